@@ -181,6 +181,14 @@ def test_files_that_pages_name_exist():
                     assert (REPOSITORY / path).exists(), f"{name_of(page)} names {path}"
 
 
+def test_pages_that_code_and_recipes_name_exist():
+    for folder in ("pipelines", "service", "configs", "benchmarks"):
+        for file in sorted((REPOSITORY / folder).rglob("*.*")):
+            if file.suffix in {".py", ".yaml", ".service", ".jinja"}:
+                for path in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8")):
+                    assert (REPOSITORY / path).is_file(), f"{file.relative_to(REPOSITORY)} names {path}"
+
+
 # The reference
 
 

@@ -280,7 +280,8 @@ def _norm_bias(fields: Mapping[str, Any], width: int) -> int:
 
 def _stack_norms(fields: Mapping[str, Any], stack: Stack) -> int:
     """Norms of the hidden width: one a sublayer, two in a sandwich, and one at the end unless each sum is
-    normalised."""
+    normalised.
+    """
     each = 2 if fields["norm_position"] == "sandwich" else 1
     return stack.layers * stack.sublayers * each + (fields["norm_position"] != "post")
 

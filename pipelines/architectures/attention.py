@@ -1,34 +1,21 @@
 """Multi-head attention: which keys a query sees, how it scores them, and what it takes from them.
 
-Norms: each vector of numbers to mean 0 and variance 1, or to a mean square of 1.
-
-Ba et al. 2016, "Layer Normalization", section 3, arxiv.org/abs/1607.06450. Zhang and Sennrich 2019, "Root Mean Square
-Layer Normalization", section 4, arxiv.org/abs/1910.07467.
-
-Who sees whom: the masks and biases that a stack's self-attention adds to its scores.
+Vaswani et al. 2017, "Attention Is All You Need", section 3.2, arxiv.org/abs/1706.03762, with BERT's biases and its
+dropout on the attention weights. The kernel (eager, sdpa, flex, flash) is transformers' choice through
+`attn_implementation`; only the eager one, which can return the weights, is written here.
 
 Masks come from transformers' `masking_utils`, in the form that the kernel in use wants. A ready mask (batch, 1, query,
 key) replaces padding and order; a window still applies to it. Biases of distance (ALiBi, relative positions) are added
 to the mask once for all layers.
 
-How a query scores a key, beside the dot product.
-
 Where a score is a dot product of something made of the query and something made of the key, only these are made here
-and any attention kernel does the rest. Additive attention (Bahdanau et al. 2015, "Neural Machine Translation by
-Jointly Learning to Align and Translate", appendix A.1.2, arxiv.org/abs/1409.0473) is none and computed here.
+and any kernel does the rest. Additive attention (Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning
+to Align and Translate", appendix A.1.2, arxiv.org/abs/1409.0473) is none and computed here.
 
-Linear attention: the score is a product of features, so keys and values are summed before any query.
-
-Katharopoulos et al. 2020, "Transformers are RNNs", section 3, arxiv.org/abs/2006.16236. Time and memory grow with the
-length, not with its square. The causal form sums chunk by chunk: within a chunk the products are written out, and
-what came before it is one matrix (Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3,
-arxiv.org/abs/2202.10447).
-
-Multi-head attention of a sequence to itself or to another.
-
-Vaswani et al. 2017, "Attention Is All You Need", section 3.2, arxiv.org/abs/1706.03762, with BERT's biases and its
-dropout on the attention weights. The kernel (eager, sdpa, flex, flash) is transformers' choice through
-`attn_implementation`; only the eager one, which can return the weights, is written here.
+Linear attention sums keys and values before any query, for its score is a product of features (Katharopoulos et al.
+2020, "Transformers are RNNs", section 3, arxiv.org/abs/2006.16236): time and memory grow with the length, not with its
+square. The causal form sums chunk by chunk: within a chunk the products are written out, and what came before it is one
+matrix (Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3, arxiv.org/abs/2202.10447).
 """
 
 from collections.abc import Mapping
@@ -50,8 +37,10 @@ from .positions import rotate
 
 
 class FineryRMSNorm(nn.RMSNorm):
-    """Divides by the root of the mean square, in float32 whatever comes in, and rounds once, to the input's own
-    type."""
+    """Divides by the root of the mean square, in float32 whatever comes in, and rounds once, to the input's own type.
+
+    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", section 4, arxiv.org/abs/1910.07467.
+    """
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         normed = nn.functional.rms_norm(hidden_states.float(), self.normalized_shape, self.weight.float(), self.eps)
@@ -59,7 +48,10 @@ class FineryRMSNorm(nn.RMSNorm):
 
 
 def norm(config: FineryConfig, size: int) -> nn.Module:
-    """The config's norm over the last dimension, of `size` numbers, with a learned gain and, as configured, a bias."""
+    """The config's norm over the last dimension, of `size` numbers, with a learned gain and, as configured, a bias.
+
+    LayerNorm is that of Ba et al. 2016, section 3, arxiv.org/abs/1607.06450.
+    """
     if config.norm_type == "rms_norm":
         return FineryRMSNorm(size, eps=config.layer_norm_eps)
     return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)

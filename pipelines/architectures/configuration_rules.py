@@ -1,14 +1,9 @@
 """The fields of a FineryConfig as plain data, and the rules that their values keep: no torch, no transformers.
 
-The words of FineryConfig: each field's type, default and allowed names, as plain data.
-
-One table for the configuration, for the arithmetic of `finery plan`, and for the check of a recipe before anything
-heavy is imported. A default of None stands for "what is usual": see each field in `configuration_finery`.
-
-What a FineryConfig may hold, as rules that need neither torch nor transformers.
-
-The configuration's constructor refuses what this module finds; a recipe is checked with the same sentences before
-anything heavy is imported.
+One table of types, defaults and allowed names serves the configuration, the arithmetic of `finery plan` and the check
+of a recipe before anything heavy is imported. A default of None stands for "what is usual": see each field in
+`configuration_finery`. The configuration's constructor refuses what the rules find; a recipe is refused with the same
+sentences.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -258,7 +253,8 @@ def _heads(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             (embedded, "position"),
             (
-                f"sinusoidal positions come in pairs of sine and cosine, but {embedded} is {fields[embedded]}; choose an "
+                f"sinusoidal positions come in pairs of sine and cosine, but {embedded} is "
+                f"{fields[embedded]}; choose an "
                 f"even {embedded}, or position: learned"
             ),
         )
@@ -292,7 +288,8 @@ def _family(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("attention_pattern", "family"),
             (
-                "attention_pattern 'full' would show a decoder the words that it must predict; use causal, sliding_window "
+                "attention_pattern 'full' would show a decoder the words that it must predict; use causal, "
+                "sliding_window "
                 "or linear, or family: encoder"
             ),
         )
@@ -301,7 +298,8 @@ def _family(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("attention_pattern", "family"),
             (
-                f"attention_pattern 'causal' is for family: decoder, not for '{family}', where {reason}; leave it out, or "
+                f"attention_pattern 'causal' is for family: decoder, not for '{family}', where {reason}; "
+                "leave it out, or "
                 "use family: decoder"
             ),
         )
@@ -327,7 +325,8 @@ def _only_in(fields: Mapping[str, Any], family: str, *names: str) -> Iterator[Fi
             yield (
                 (name, "family"),
                 (
-                    f"{name} is for family: {family}, but the family is '{fields['family']}'; leave it out, or change the "
+                    f"{name} is for family: {family}, but the family is '{fields['family']}'; leave it out, "
+                    "or change the "
                     "family"
                 ),
             )
@@ -342,7 +341,8 @@ def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("sliding_window", "attention_pattern"),
             (
-                "attention_pattern 'sliding_window' needs sliding_window, the number of tokens that each one may look away"
+                "attention_pattern 'sliding_window' needs sliding_window, the number of tokens that each one "
+                "may look away"
             ),
         )
     if windowed and fields.get("family") == "decoder" and fields.get("sliding_window") == 1:
@@ -355,7 +355,8 @@ def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
             yield (
                 (name, "attention_pattern"),
                 (
-                    f"{name} is {fields[name]}, which only attention_pattern: sliding_window has a use for; leave it out, "
+                    f"{name} is {fields[name]}, which only attention_pattern: sliding_window has a use for; "
+                    "leave it out, "
                     "or set that pattern"
                 ),
             )
@@ -363,7 +364,8 @@ def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("local_rope_theta", "position"),
             (
-                f"local_rope_theta is {fields['local_rope_theta']}, but position is '{fields['position']}'; leave it out, "
+                f"local_rope_theta is {fields['local_rope_theta']}, but position is '{fields['position']}'; "
+                "leave it out, "
                 "or use position: rotary"
             ),
         )
@@ -378,7 +380,8 @@ def _linear(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("attention_scoring", "attention_pattern"),
             (
-                f"attention_scoring '{scoring}' has no meaning for attention_pattern 'linear', whose score is a product of "
+                f"attention_scoring '{scoring}' has no meaning for attention_pattern 'linear', whose score is "
+                "a product of "
                 "features; leave it out, or use another pattern"
             ),
         )
@@ -400,7 +403,8 @@ def _buckets(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("relative_attention_num_buckets", "position"),
             (
-                f"relative_attention_num_buckets is {buckets}, but half of the buckets are for each direction; choose an "
+                f"relative_attention_num_buckets is {buckets}, but half of the buckets are for each "
+                "direction; choose an "
                 "even number"
             ),
         )
@@ -408,7 +412,8 @@ def _buckets(fields: Mapping[str, Any]) -> Iterator[Finding]:
         yield (
             ("relative_attention_max_distance", "relative_attention_num_buckets"),
             (
-                f"relative_attention_max_distance {farthest} lies within the {buckets // 2} distances that have a bucket "
+                f"relative_attention_max_distance {farthest} lies within the {buckets // 2} distances that "
+                "have a bucket "
                 f"each (half of relative_attention_num_buckets); choose more than {buckets // 2}"
             ),
         )

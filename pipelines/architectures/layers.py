@@ -1,41 +1,22 @@
 """What a stack is made of: embeddings, feed-forward networks, layers, and the weights that they start from.
 
-Losses of the heads, averaged over the whole batch of an optimizer step.
+The input is the sum of a word, its position and its segment, normalised and dropped out (Devlin et al. 2019, "BERT",
+section 3.2 and figure 2, arxiv.org/abs/1810.04805). With sinusoidal positions the word embedding is scaled by the root
+of the width (Vaswani et al. 2017, section 3.4, arxiv.org/abs/1706.03762), or the waves would drown it. Rotary, ALiBi
+and relative positions add nothing here: they act in attention.
 
-When gradients are accumulated, or a batch is spread over processes, a mean over each part is not the mean over the
-whole: parts with fewer labels would weigh as much as others. `Trainer` therefore counts the labels of the whole step
-and passes `num_items_in_batch`; a part's loss is then its sum divided by that count. Without it, a mean.
+A layer is attention and a feed-forward network (Vaswani et al. 2017, sections 3.1 and 3.3), each inside a residual
+connection. Post-norm normalises the sum, norm(x + sublayer(x)), as BERT does. Pre-norm normalises the input,
+x + sublayer(norm(x)), which trains without warm-up (Xiong et al. 2020, "On Layer Normalization in the Transformer
+Architecture", table 1, arxiv.org/abs/2002.04745). Sandwich normalises input and output, x + norm(sublayer(norm(x)))
+(Ding et al. 2021, "CogView", section 2.4, arxiv.org/abs/2105.13290). A gated feed-forward network multiplies its
+widened states with act(gate(x)) (Shazeer 2020, "GLU Variants Improve Transformer", section 2,
+arxiv.org/abs/2002.05202).
 
-What a decoder reads: its output moved one place to the right, behind a first token that begins it.
-
-The input of a stack: a word, its position and its segment, summed, normalised and dropped out.
-
-Devlin et al. 2019, "BERT", section 3.2 and figure 2, arxiv.org/abs/1810.04805. With sinusoidal positions the word
-embedding is scaled by the root of the width (Vaswani et al. 2017, section 3.4), or the waves would drown it. Rotary,
-ALiBi and relative positions add nothing here: they act in attention.
-
-The feed-forward network applied to each position alone. Vaswani et al. 2017, section 3.3.
-
-Gated, the widened states are multiplied with act(gate(x)): Shazeer 2020, "GLU Variants Improve Transformer",
-arxiv.org/abs/2002.05202, section 2.
-
-One layer: attention and feed-forward network, each inside a residual connection.
-
-Post-norm normalises the sum, norm(x + sublayer(x)) (Vaswani et al. 2017, section 3.1; BERT does the same). Pre-norm
-normalises the input, x + sublayer(norm(x)), which trains without warm-up (Xiong et al. 2020, "On Layer Normalization in
-the Transformer Architecture", table 1, arxiv.org/abs/2002.04745). Sandwich normalises input and output,
-x + norm(sublayer(norm(x))) (Ding et al. 2021, "CogView", section 2.4, arxiv.org/abs/2105.13290).
-
-A layer of an encoder-decoder's decoder: between its two sublayers, attention to the encoder's output.
-
-Vaswani et al. 2017, "Attention Is All You Need", section 3.1, arxiv.org/abs/1706.03762.
-
-What fresh weights start from.
-
-`normal` is BERT's, GPT-2's and Llama's; `truncated_normal` that of BERT's authors (github.com/google-research/bert,
-modeling.py, create_initializer). `xavier_uniform` draws matrices as Glorot and Bengio 2010, equation 16, and
-embeddings as fairseq does for the Transformer. `fan_in` draws them as T5 (Raffel et al. 2020; mesh_tensorflow,
-transformer_layers.py): by the root of the number of inputs, of which an embedding has one.
+Fresh weights: `normal` is BERT's, GPT-2's and Llama's; `truncated_normal` that of BERT's authors
+(github.com/google-research/bert, modeling.py, create_initializer). `xavier_uniform` draws matrices as Glorot and Bengio
+2010, equation 16, and embeddings as fairseq does for the Transformer. `fan_in` draws them as T5 (Raffel et al. 2020;
+mesh_tensorflow, transformer_layers.py): by the root of the number of inputs, of which an embedding has one.
 """
 
 from collections.abc import Callable
@@ -53,101 +34,8 @@ from .attention import FineryAttention, FineryLinearAttention, FineryScoring, no
 from .configuration_finery import FineryConfig
 from .positions import sinusoidal_table
 
-IGNORED = -100
-"""The label of a position that has none."""
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Negative log-likelihood of the labels, in float32. logits (…, classes), labels (…); IGNORED labels cost nothing.
-
-    A batch that asks for nothing costs 0 (a plain mean would be 0/0 and ruin the weights).
-    """
-    labels = labels.reshape(-1).to(logits.device, torch.long)
-    total = nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).float(), labels, ignore_index=IGNORED, reduction="sum"
-    )
-    return _per_item(total, (labels != IGNORED).sum().clamp(min=1), num_items_in_batch)
-
-
-def next_word_cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """The same for logits (batch, query, vocab) whose place t predicts the label of place t + 1, as Hub models do."""
-    return cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
-
-
-def mean_squared_error(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Squared distance for each target, in float32. Logits and labels hold the same number of targets."""
-    difference = logits.reshape(-1).float() - labels.reshape(-1).to(logits.device).float()
-    return _per_item(difference.square().sum(), difference.numel(), num_items_in_batch)
-
-
-def binary_cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Each label decided on its own, in float32. logits and labels (batch, labels)."""
-    total = nn.functional.binary_cross_entropy_with_logits(
-        logits.float(), labels.to(logits.device).float(), reduction="sum"
-    )
-    return _per_item(total, labels.numel(), num_items_in_batch)
-
-
-PROBLEM_LOSSES = {
-    "regression": mean_squared_error,
-    "single_label_classification": cross_entropy,
-    "multi_label_classification": binary_cross_entropy,
-}
-
-
-def problem_type_of(labels: Tensor, num_labels: int) -> str:
-    """transformers' convention: one output is a regression, whole-number labels name a class, others are a set."""
-    if num_labels == 1:
-        return "regression"
-    whole = not (labels.is_floating_point() or labels.dtype == torch.bool)
-    return "single_label_classification" if whole else "multi_label_classification"
-
-
-def _per_item(total: Tensor, items_here: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
-    if num_items_in_batch is None:
-        return total / items_here
-    if isinstance(num_items_in_batch, Tensor):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
-
-
-def start_token(config: FineryConfig) -> int | None:
-    """The token that a decoder starts from: the config's own, else the one that begins a text, else padding."""
-    named = (config.decoder_start_token_id, config.bos_token_id, config.pad_token_id)
-    return next((token for token in named if token is not None), None)
-
-
-def shifted_right(labels: Tensor, config: FineryConfig, attention_mask: Tensor | None = None) -> Tensor:
-    """Labels (batch, query) as inputs: the start token, then all but the last, padding where a label is ignored.
-
-    With an `attention_mask` (batch, query) the start token stands at the first place that is no padding.
-    """
-    start = start_token(config)
-    if start is None:
-        raise ValueError("decoder_start_token_id is null, so the decoder has no first token: set it in the config")
-    shifted = labels.new_full(labels.shape, start)
-    shifted[:, 1:] = labels[:, :-1]
-    if attention_mask is not None:
-        shifted = shifted.masked_fill(attention_mask.to(shifted.device).cumsum(-1) == 1, start)
-        shifted = shifted.masked_fill(attention_mask.to(shifted.device) == 0, _padding(config, start))
-    return shifted.masked_fill(shifted == IGNORED, _padding(config, start))
-
-
-def _padding(config: FineryConfig, start: int) -> int:
-    return start if config.pad_token_id is None else config.pad_token_id
-
-
 BOUNDED = ("learned", "sinusoidal", "rotary")
 """Positions that max_position_embeddings limits. The others take any length."""
-
-
-def row_of_padding(config: FineryConfig) -> int | None:
-    """The word that is never read, so its row stays zero. None if it also begins or ends texts: it is learned then.
-
-    T5's decoder starts from its padding token; GPT-2 has one token for the end of a text and for what comes after.
-    """
-    read = (config.bos_token_id, config.eos_token_id, start_token(config) if config.is_encoder_decoder else None)
-    return None if config.pad_token_id in read else config.pad_token_id
 
 
 class FinerySinusoidalPositions(nn.Module):
@@ -224,9 +112,19 @@ class FineryEmbeddings(nn.Module):
             )
 
 
-def activation(config: FineryConfig) -> nn.Module:
-    """The function named by `hidden_act`. `gelu_tanh` is GELU's original approximation with tanh."""
-    return ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_tanh" else config.hidden_act]
+def row_of_padding(config: FineryConfig) -> int | None:
+    """The word that is never read, so its row stays zero. None if it also begins or ends texts: it is learned then.
+
+    T5's decoder starts from its padding token; GPT-2 has one token for the end of a text and for what comes after.
+    """
+    read = (config.bos_token_id, config.eos_token_id, start_token(config) if config.is_encoder_decoder else None)
+    return None if config.pad_token_id in read else config.pad_token_id
+
+
+def start_token(config: FineryConfig) -> int | None:
+    """The token that a decoder starts from: the config's own, else the one that begins a text, else padding."""
+    named = (config.decoder_start_token_id, config.bos_token_id, config.pad_token_id)
+    return next((token for token in named if token is not None), None)
 
 
 class FineryFeedForward(nn.Module):
@@ -247,6 +145,11 @@ class FineryFeedForward(nn.Module):
         else:
             widened = self.activation(self.gate(hidden_states)) * self.intermediate(hidden_states)
         return self.output(self.dropout(widened))
+
+
+def activation(config: FineryConfig) -> nn.Module:
+    """The function named by `hidden_act`. `gelu_tanh` is GELU's original approximation with tanh."""
+    return ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_tanh" else config.hidden_act]
 
 
 class FineryLayer(GradientCheckpointingLayer):
@@ -354,7 +257,8 @@ class FineryDecoderLayer(FineryLayer):
 
 def initialise(module: nn.Module, config: FineryConfig) -> bool:
     """Fill a module's own weights, and buffers that a checkpoint does not hold. False if it is of no kind known
-    here."""
+    here.
+    """
     if isinstance(module, nn.Linear):
         _matrix(module, config)
         if module.bias is not None:

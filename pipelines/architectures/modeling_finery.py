@@ -1,15 +1,13 @@
-"""The bare Finery models: encoder, decoder, and both.
+"""The bare Finery models (encoder, decoder, and both), and what all heads on them share: their base class and losses.
 
-What every model of the family tells transformers about itself, and how its weights start.
+With post-norm and learned positions the encoder is BERT to the last digit, its pooler included (Devlin et al. 2019,
+arxiv.org/abs/1810.04805); with post-norm and rotary positions it is RoFormer (Su et al. 2021). The encoder-decoder with
+post-norm and sinusoidal positions is the original Transformer (Vaswani et al. 2017, arxiv.org/abs/1706.03762).
 
-A stack of layers between embeddings and a last norm: what an encoder, a decoder and a bare model are made of.
-
-The bare Finery models: encoder, decoder, and both.
-
-With post-norm and learned positions the encoder is BERT to the last digit (Devlin et al. 2019,
-arxiv.org/abs/1810.04805), its pooler included; with post-norm and rotary positions it is RoFormer (Su et al. 2021).
-The encoder-decoder with post-norm and sinusoidal positions is the original Transformer (Vaswani et al. 2017,
-arxiv.org/abs/1706.03762).
+Losses are averages over the whole batch of an optimizer step. When gradients are accumulated, or a batch is spread over
+processes, a mean over each part is not the mean over the whole: parts with fewer labels would weigh as much as others.
+`Trainer` therefore counts the labels of the whole step and passes `num_items_in_batch`; a part's loss is then its sum
+divided by that count. Without it, a mean.
 """
 
 from typing import Any, ClassVar
@@ -44,7 +42,14 @@ from .attention import (
     with_bias,
 )
 from .configuration_finery import FineryConfig
-from .layers import FineryDecoderLayer, FineryEmbeddings, FineryLayer, initialise, scale_initial_weights, shifted_right
+from .layers import (
+    FineryDecoderLayer,
+    FineryEmbeddings,
+    FineryLayer,
+    initialise,
+    scale_initial_weights,
+    start_token,
+)
 from .positions import alibi_bias, relative_bucket, rotation_at
 
 
@@ -480,3 +485,81 @@ class FineryModel(FineryStack):
             )
         pooled = self.pooler(outputs.last_hidden_state) if self.pooler is not None else None
         return BaseModelOutputWithPooling(last_hidden_state=outputs.last_hidden_state, pooler_output=pooled)
+
+
+IGNORED = -100
+"""The label of a position that has none."""
+
+
+def shifted_right(labels: Tensor, config: FineryConfig, attention_mask: Tensor | None = None) -> Tensor:
+    """Labels (batch, query) as inputs: the start token, then all but the last, padding where a label is ignored.
+
+    With an `attention_mask` (batch, query) the start token stands at the first place that is no padding.
+    """
+    start = start_token(config)
+    if start is None:
+        raise ValueError("decoder_start_token_id is null, so the decoder has no first token: set it in the config")
+    shifted = labels.new_full(labels.shape, start)
+    shifted[:, 1:] = labels[:, :-1]
+    if attention_mask is not None:
+        shifted = shifted.masked_fill(attention_mask.to(shifted.device).cumsum(-1) == 1, start)
+        shifted = shifted.masked_fill(attention_mask.to(shifted.device) == 0, _padding(config, start))
+    return shifted.masked_fill(shifted == IGNORED, _padding(config, start))
+
+
+def _padding(config: FineryConfig, start: int) -> int:
+    return start if config.pad_token_id is None else config.pad_token_id
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Negative log-likelihood of the labels, in float32. logits (…, classes), labels (…); IGNORED labels cost nothing.
+
+    A batch that asks for nothing costs 0 (a plain mean would be 0/0 and ruin the weights).
+    """
+    labels = labels.reshape(-1).to(logits.device, torch.long)
+    total = nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels, ignore_index=IGNORED, reduction="sum"
+    )
+    return _per_item(total, (labels != IGNORED).sum().clamp(min=1), num_items_in_batch)
+
+
+def next_word_cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """The same for logits (batch, query, vocab) whose place t predicts the label of place t + 1, as Hub models do."""
+    return cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+
+
+def mean_squared_error(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Squared distance for each target, in float32. Logits and labels hold the same number of targets."""
+    difference = logits.reshape(-1).float() - labels.reshape(-1).to(logits.device).float()
+    return _per_item(difference.square().sum(), difference.numel(), num_items_in_batch)
+
+
+def binary_cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Each label decided on its own, in float32. logits and labels (batch, labels)."""
+    total = nn.functional.binary_cross_entropy_with_logits(
+        logits.float(), labels.to(logits.device).float(), reduction="sum"
+    )
+    return _per_item(total, labels.numel(), num_items_in_batch)
+
+
+def _per_item(total: Tensor, items_here: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
+    if num_items_in_batch is None:
+        return total / items_here
+    if isinstance(num_items_in_batch, Tensor):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / num_items_in_batch
+
+
+PROBLEM_LOSSES = {
+    "regression": mean_squared_error,
+    "single_label_classification": cross_entropy,
+    "multi_label_classification": binary_cross_entropy,
+}
+
+
+def problem_type_of(labels: Tensor, num_labels: int) -> str:
+    """transformers' convention: one output is a regression, whole-number labels name a class, others are a set."""
+    if num_labels == 1:
+        return "regression"
+    whole = not (labels.is_floating_point() or labels.dtype == torch.bool)
+    return "single_label_classification" if whole else "multi_label_classification"

@@ -1,23 +1,19 @@
 """Heads that classify or score a text, its tokens, the ends of an answer, or one of several texts.
 
-Pairs of texts without an order of their own are read in both orders, each on its own.
-
-Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.3, "Similarity": "we
-modify the input sequence to contain both possible sentence orderings (with a delimiter in between) and process each
-independently to produce two sequence representations which are added element-wise before being fed into the linear
-output layer".
-
-Heads that decide about a text: a class, a class for each token, a span, the best of several, a number.
-
 Each stands on any family. What a text amounts to is an encoder's pooled first token (BERT), a decoder's last token
 (Radford et al. 2018, section 3.2), or the last token of an encoder-decoder's decoder that reads the input again (Lewis
 et al. 2020, "BART", section 3.1, arxiv.org/abs/1910.13461).
+
+A decoder can read pairs of texts without an order of their own in both orders. Radford et al. 2018, "Improving Language
+Understanding by Generative Pre-Training", section 3.3, "Similarity": "we modify the input sequence to contain both
+possible sentence orderings (with a delimiter in between) and process each independently to produce two sequence
+representations which are added element-wise before being fed into the linear output layer".
 """
 
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, arange, nn
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
     MultipleChoiceModelOutput,
@@ -32,8 +28,15 @@ from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_finery import FineryConfig
-from .layers import IGNORED, PROBLEM_LOSSES, cross_entropy, mean_squared_error, problem_type_of
-from .modeling_finery import FineryModel, FineryPreTrainedModel
+from .modeling_finery import (
+    IGNORED,
+    PROBLEM_LOSSES,
+    FineryModel,
+    FineryPreTrainedModel,
+    cross_entropy,
+    mean_squared_error,
+    problem_type_of,
+)
 
 
 def exchange(input_ids: Tensor, start: int, delimiter: int, extract: int) -> tuple[Tensor, Tensor]:
@@ -42,7 +45,7 @@ def exchange(input_ids: Tensor, start: int, delimiter: int, extract: int) -> tup
     `input_ids` are (batch, length), padded on either side. Returns: the new ids (batch, length), and which rows are
     pairs (batch,).
     """
-    place = arange(input_ids.shape[1], device=input_ids.device)[None, :]  # (1, length)
+    place = torch.arange(input_ids.shape[1], device=input_ids.device)[None, :]  # (1, length)
     first, middle, last = (_place_of(input_ids, token) for token in (start, delimiter, extract))  # (batch, 1)
     pairs = (first < middle) & (middle < last)
     size_a, size_b = middle - first - 1, last - middle - 1
@@ -122,7 +125,8 @@ class FineryDecisionModel(FineryPreTrainedModel):
 
     def _last_token(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
         """The place of each text's last token that is no padding: (batch,). The mask decides, else the padding
-        token."""
+        token.
+        """
         batch, query = tokens.shape[:2]
         if mask is not None and mask.ndim == 2:
             real = mask[:, -query:].to(tokens.device) != 0  # a mask may cover what is kept from before, first
@@ -137,8 +141,8 @@ class FineryForSequenceClassification(FineryDecisionModel):
     """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b).
 
     A decoder that was trained on pairs without an order of their own has `both_orders` in its config: the ids of the
-    tokens before, between and behind the texts. It then reads each pair a second time, exchanged, and decides about
-    the sum.
+    tokens before, between and behind the texts. It then reads each pair a second time, exchanged, and decides about the
+    sum.
     """
 
     _auto_class = "AutoModelForSequenceClassification"
@@ -241,7 +245,8 @@ class FineryForTokenClassification(FineryDecisionModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput | Seq2SeqSequenceClassifierOutput:
         """`logits` are (batch, query, num_labels); `labels` (batch, query) name a class, or -100 where there is
-        none."""
+        none.
+        """
         read = self._read(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -1,15 +1,8 @@
 """Heads that predict words, and how they generate: left to right, or all at once by mask-predict.
 
-Outputs of heads that transformers has no class for, or only inside of another model's file.
-
-What `generate` needs to know about the family, beside what transformers does for every model.
-
-Mask-predict: decode all words at once, then mask those that the model doubts most and predict them again.
-
-Ghazvininejad et al. 2019, "Mask-Predict: Parallel Decoding of Conditional Masked Language Models", section 3,
-arxiv.org/abs/1904.09324.
-
-Heads that predict words: masked ones, the next one, or those of another sequence.
+Mask-predict decodes all words at once, then masks those that the model doubts most and predicts them again
+(Ghazvininejad et al. 2019, "Mask-Predict: Parallel Decoding of Conditional Masked Language Models", section 3,
+arxiv.org/abs/1904.09324).
 """
 
 from dataclasses import dataclass
@@ -26,8 +19,15 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import norm
 from .configuration_finery import FineryConfig
-from .layers import BOUNDED, IGNORED, activation, cross_entropy, next_word_cross_entropy, shifted_right, start_token
-from .modeling_finery import FineryModel, FineryPreTrainedModel
+from .layers import BOUNDED, activation, start_token
+from .modeling_finery import (
+    IGNORED,
+    FineryModel,
+    FineryPreTrainedModel,
+    cross_entropy,
+    next_word_cross_entropy,
+    shifted_right,
+)
 
 
 @dataclass
@@ -78,7 +78,8 @@ class FineryGenerationMixin(GenerationMixin):
         if penalty and kwargs.get("custom_generate") is None:
             raise ValueError(
                 f"penalty_alpha is {penalty}, which asks for contrastive search; it is not built in, for transformers "
-                "takes it from a repository: use greedy search, num_beams, or do_sample with temperature, top_k and top_p"
+                "takes it from a repository: use greedy search, num_beams, or do_sample with temperature, "
+                "top_k and top_p"
             )
         return super().generate(*args, **kwargs)
 

@@ -1,22 +1,14 @@
 """Position encodings: sinusoidal, rotary, ALiBi and relative.
 
-Sinusoidal positions: fixed waves whose lengths grow geometrically from 2π to 10000·2π.
-
-Rotary positions: queries and keys turn by an angle that grows with their place, so scores see only distances.
-
-Su et al. 2021, "RoFormer", arxiv.org/abs/2104.09864, section 3.2.2 (the angles) and section 3.4.2 (the computation).
-Neighbouring numbers form the pairs, as in the paper and in transformers' RoFormer (Llama pairs the two halves instead).
-
-ALiBi: scores fall in proportion to distance, and nothing is added to the embeddings.
-
-Press et al. 2022, "Train Short, Test Long", section 3, arxiv.org/abs/2108.12409.
-
-Relative positions: a learned number for each bucket of distances is added to the scores.
-
-Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section 2.1,
-arxiv.org/abs/1910.10683: near distances have a bucket each, farther ones share buckets that grow logarithmically, and
-all layers of a stack share the table. The edges of the buckets are those of the authors' code (mesh_tensorflow,
-transformer_layers.py, `_relative_position_bucket`), as in transformers' T5.
+- Sinusoidal: fixed waves, added to the embeddings (Vaswani et al. 2017, section 3.5, arxiv.org/abs/1706.03762).
+- Rotary: queries and keys turn by an angle that grows with their place, so scores see only distances (Su et al. 2021,
+  "RoFormer", section 3.2.2 for the angles and 3.4.2 for the computation, arxiv.org/abs/2104.09864). Neighbouring
+  numbers form the pairs, as in the paper and in transformers' RoFormer (Llama pairs the two halves instead).
+- ALiBi: scores fall in proportion to distance (Press et al. 2022, section 3, arxiv.org/abs/2108.12409).
+- Relative: a learned number for each bucket of distances is added to the scores (Raffel et al. 2020, section 2.1,
+  arxiv.org/abs/1910.10683). Near distances have a bucket each, farther ones share buckets that grow logarithmically,
+  and all layers of a stack share the table. The edges of the buckets are those of the authors' code (mesh_tensorflow,
+  transformer_layers.py, `_relative_position_bucket`), as in transformers' T5.
 """
 
 import math

@@ -48,7 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     warnings: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         # relative destinations mean what they mean to whoever gives the command, not to the run
-        context = job.context(stage, Path(folder), _mark(job, recipe, stage))
+        context = job.context(stage, Path(folder), _fingerprint(job, recipe, stage))
         context = replace(context, events=Told(run / "events.jsonl", warnings))
         stage.run(context)
         publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))
@@ -117,14 +117,14 @@ def complete(job: Job, recipe: Recipe, run: Path) -> None:
                 f"the run '{run}' is not finished: '{name}' is not complete; finish it: finery resume {run}"
             )
         job.folders[name] = folder.resolve()
-        job.marks[name] = json.loads((folder / RECORD).read_text(encoding="utf-8"))["fingerprint"]
+        job.fingerprints[name] = json.loads((folder / RECORD).read_text(encoding="utf-8"))["fingerprint"]
         for model in sorted((job.folders[name] / "tasks").glob("*/model")):
             part = f"{name}/{model.parent.name}"
-            job.folders[part], job.marks[part] = model.parent, job.marks[name]
+            job.folders[part], job.fingerprints[part] = model.parent, job.fingerprints[name]
 
 
-def _mark(job: Job, recipe: Recipe, stage: Publish) -> str:
+def _fingerprint(job: Job, recipe: Recipe, stage: Publish) -> str:
     """What tells two publications apart, as a run's own publish stage has it."""
     identity = stage.identity() | {"reads": stage.reads(recipe)}
-    inputs = [job.marks[TOKENIZER], *(job.marks[name] for name in stage.reads(recipe))]
+    inputs = [job.fingerprints[TOKENIZER], *(job.fingerprints[name] for name in stage.reads(recipe))]
     return fingerprints.digest({"identity": identity, "inputs": inputs})

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -32,6 +32,9 @@ from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models.checkpoint import Checkpoint
 from pipelines.runs.workspace import StageStore
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PUBLICATION = "publication.json"
 NOT_LEARNT = ("from", "tuner", "early_stopping_patience")
@@ -250,14 +253,18 @@ class Opener:
 
     def open_model(
         self,
-        head: Head,
+        head: Head | None,
         stage_id: str | None = None,
         merge: bool = True,
         trained_head: bool = False,
         keep_base: Path | None = None,
-    ) -> Any:
-        """As `Context.open_model` promises."""
+        checkpoint: str | None = None,
+    ) -> PreTrainedModel:
+        """As `ModelOpener` promises. Benchmarks name a head, and no checkpoint from elsewhere."""
         from pipelines.models import opening
+
+        assert head is not None
+        assert checkpoint is None
 
         self.current = self.find(stage_id)
         model = opening.open_folder(
@@ -266,8 +273,8 @@ class Opener:
         opening.check_vocabulary(model, self.open_tokenizer())
         return model
 
-    def open_tokenizer(self, stage_id: str | None = None) -> Any:
-        """As `Context.open_tokenizer` promises."""
+    def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> PreTrainedTokenizerBase:
+        """As `TokenizerOpener` promises."""
         from pipelines.models.tokenizer import open_tokenizer
 
         return open_tokenizer((self.current if stage_id is None else self.find(stage_id)).checkpoint.tokenizer)

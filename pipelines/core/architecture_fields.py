@@ -75,28 +75,28 @@ def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
     """Every mistake in a `model.architecture`, each with its place below it."""
     if not value:
         return [((), "is empty; name a preset, such as {preset: bert-mini}, or a model_type, or our family's words")]
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     base: Mapping[str, object] = {}
     preset = value.get("preset")
     if preset is not None:
-        known = presets()
-        if isinstance(preset, str) and preset in known:
+        names = presets()
+        if isinstance(preset, str) and preset in names:
             base = _read(preset)
         else:
-            hint = nearest(str(preset), known)
-            found.append((("preset",), f"is {show(preset)}, which is no preset.{hint} Available: {', '.join(known)}"))
+            hint = nearest(str(preset), names)
+            issues.append((("preset",), f"is {show(preset)}, which is no preset.{hint} Available: {', '.join(names)}"))
     model_type = value.get("model_type", base.get("model_type", OURS))
     if base and model_type != base.get("model_type", OURS):
         shape_of = base.get("model_type", OURS)
         sentence = f"is {show(model_type)}, but the preset '{preset}' is a shape of '{shape_of}'; leave out one of them"
         return [(("model_type",), sentence)]
     if model_type == OURS:
-        return found + _own_mistakes(value, base, whole=not found)
+        return issues + _own_mistakes(value, base, whole=not issues)
     if not isinstance(model_type, str) or model_type not in model_types():
         hint = nearest(str(model_type), (OURS, *model_types()))
         some = f"{OURS}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
-        return [*found, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
-    return found + _foreign_mistakes(value, model_types()[model_type], model_type)
+        return [*issues, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
+    return issues + _foreign_mistakes(value, model_types()[model_type], model_type)
 
 
 def json_schema() -> dict[str, object]:
@@ -133,12 +133,12 @@ def resolve(value: Mapping[str, object]) -> dict[str, object]:
     preset = value.get("preset")
     base = _overridden(_read(preset), value) if isinstance(preset, str) else {}
     model_type = str(value.get("model_type", base.get("model_type", OURS)))
-    known = ModelType(KINDS, {}) if model_type == OURS else model_types()[model_type]
+    model_type_words = ModelType(KINDS, {}) if model_type == OURS else model_types()[model_type]
     resolved: dict[str, object] = {"model_type": model_type}
     for words in (base, value):
         for key, entry in words.items():
             if key not in ("preset", "model_type"):
-                resolved[known.aliases.get(key, key)] = as_kind(entry, known.kind(key) or "any")
+                resolved[model_type_words.aliases.get(key, key)] = as_kind(entry, model_type_words.kind(key) or "any")
     return resolved
 
 
@@ -170,14 +170,14 @@ def _changes(key: str, base: Mapping[str, object], value: Mapping[str, object]) 
 def _own_mistakes(value: Mapping[str, object], base: Mapping[str, object], whole: bool) -> list[ConfigIssue]:
     """Mistakes in our family's words; what contradicts each other is only looked for when the `whole` is known."""
     given = {key: entry for key, entry in value.items() if key not in ("preset", "model_type")}
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for key, entry in given.items():
         sentence = RESERVED.get(key) or _own_type(key, entry)
         if sentence:
-            found.append(((key,), sentence))
-    if found or not whole:
-        judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in found}}
-        return found + [(keys, sentence) for keys, sentence in configuration_rules.findings(judged) if len(keys) == 1]
+            issues.append(((key,), sentence))
+    if issues or not whole:
+        judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in issues}}
+        return issues + [(keys, sentence) for keys, sentence in configuration_rules.findings(judged) if len(keys) == 1]
     full = {**DEFAULTS, **_overridden(base, value), **given}
     return [(_place(keys, given), sentence) for keys, sentence in configuration_rules.findings(full)]
 
@@ -193,23 +193,23 @@ def _place(keys: tuple[str, ...], given: Mapping[str, object]) -> tuple[str, ...
 
 
 def _foreign_mistakes(value: Mapping[str, object], model_type: ModelType, name: str) -> list[ConfigIssue]:
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for key, entry in value.items():
         if key in ("preset", "model_type"):
             continue
         kind = model_type.kind(key)
         if key in RESERVED:
-            found.append(((key,), RESERVED[key]))
+            issues.append(((key,), RESERVED[key]))
         elif kind is None:
-            found.append(((key,), unknown_key(key, ("model_type", *model_type.keys, *model_type.aliases))))
+            issues.append(((key,), unknown_key(key, ("model_type", *model_type.keys, *model_type.aliases))))
         elif sentence := misfit(entry, kind):
-            found.append(((key,), sentence))
+            issues.append(((key,), sentence))
         elif key in COUNTED and isinstance(entry, int) and entry < 1:
-            found.append(((key,), f"is {entry}, must be at least 1"))
+            issues.append(((key,), f"is {entry}, must be at least 1"))
         elif key in model_type.aliases and model_type.aliases[key] in value:
             target = model_type.aliases[key]
-            found.append(((key,), f"is another name of '{target}' in '{name}', which is given too; keep one"))
-    return found
+            issues.append(((key,), f"is another name of '{target}' in '{name}', which is given too; keep one"))
+    return issues
 
 
 def presets() -> dict[str, Path]:

@@ -1,14 +1,11 @@
-"""A recipe block is the keyword arguments of one frozen pydantic class; values are checked in one set of words.
+"""A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
 
-A recipe block is the keyword arguments of one frozen pydantic class; nothing else happens between YAML and Python.
+`Block` collects every issue inside it instead of stopping at the first; `Pick` chooses the class of a nested block from
+a registry by its name. Both say in the same words what was given, what is allowed, and the nearest name.
 
-`Block` collects every mistake inside it instead of stopping at the first; `Pick` chooses the class of a nested
-block from a registry by its name. Both speak in the same words: what was given, what is allowed, the nearest name.
-
-Types of plain values as short words, such as `int|float|null`, and what a recipe says when a value has another.
-
-Words: `int`, `float`, `str`, `bool`, `list`, `dict`, `null`, `any`, and `=choice` for one allowed text. A whole number
-stands where `float` is asked for; a boolean never stands for a number.
+Where no class stands behind a value, words name its type, such as `int|float|null`: `int`, `float`, `str`, `bool`,
+`list`, `dict`, `null`, `any`, and `=choice` for one allowed text. A whole number stands where `float` is asked for; a
+boolean never stands for a number.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from sys import float_info
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -31,7 +28,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pipelines.core.registry import Registry, UnknownName, nearest
+from pipelines.core.registry import Registry, nearest
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -59,7 +56,7 @@ def key_path(place: Position) -> str:
     return text
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as it stands in a recipe, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -121,16 +118,16 @@ def sentence(error: Mapping[str, Any]) -> str:
 
 def flatten(error: ValidationError) -> list[ConfigIssue]:
     """Every mistake in a pydantic error, those of nested blocks at their own place."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for entry in error.errors(include_url=False):
         cause = entry.get("ctx", {}).get("error")
         if isinstance(cause, ConfigIssues):
-            found += [(entry["loc"] + place, message) for place, message in cause.found]
+            issues += [(entry["loc"] + place, message) for place, message in cause.found]
         elif isinstance(cause, ValidationError):
-            found += [(entry["loc"] + place, message) for place, message in flatten(cause)]
+            issues += [(entry["loc"] + place, message) for place, message in flatten(cause)]
         else:
-            found.append((entry["loc"], sentence(entry)))
-    return found
+            issues.append((entry["loc"], sentence(entry)))
+    return issues
 
 
 class Block(BaseModel):
@@ -146,6 +143,8 @@ class Block(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+    recipe_examples: ClassVar[tuple[str, ...]] = ()
+    """How the block is written in a recipe, as YAML; where there are none, its name alone is enough."""
 
     @classmethod
     def keys(cls) -> list[str]:
@@ -154,19 +153,19 @@ class Block(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _every_mistake(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _every_mistake(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
             raise ConfigIssues([((), f"is {show(data)}, must be a mapping with the keys {', '.join(cls.keys())}")])
         allowed = {*cls.keys(), *cls.model_fields}
-        found: list[ConfigIssue] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
+        issues: list[ConfigIssue] = [((str(key),), unknown_key(key, cls.keys())) for key in data if key not in allowed]
         try:
             block = handler({key: value for key, value in data.items() if key in allowed})
         except ValidationError as error:
-            raise ConfigIssues(found + flatten(error)) from None
-        if found:
-            raise ConfigIssues(found)
+            raise ConfigIssues(issues + flatten(error)) from None
+        if issues:
+            raise ConfigIssues(issues)
         return block
 
     def plain(self) -> dict[str, Any]:
@@ -206,7 +205,7 @@ class Pick:
         self.registry = registry
         self.key = key
 
-    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+    def __call__(self, value: object, info: ValidationInfo) -> Any:
         if isinstance(value, Block):
             return value
         if isinstance(value, str):
@@ -216,7 +215,8 @@ class Pick:
                 [
                     (
                         (),
-                        f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping with '{self.key}'",
+                        f"is {show(value)}, must be the name of {_article(self.registry.kind)} or a mapping "
+                        f"with '{self.key}'",
                     )
                 ]
             )
@@ -230,12 +230,12 @@ class Pick:
         except ValidationError as error:
             raise ConfigIssues(flatten(error)) from None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self, serialization=core_schema.plain_serializer_function_ser_schema(self._serialize)
         )
 
-    def _serialize(self, value: Any) -> Any:
+    def _serialize(self, value: object) -> Any:
         if not isinstance(value, Block):
             return value
         return {self.key: getattr(value, self.key), **value.plain()}
@@ -331,17 +331,3 @@ def json_type(kind: str) -> dict[str, object]:
     if not choices:
         return {"type": types[0] if len(types) == 1 else types}
     return {"anyOf": [{"enum": choices}, *({"type": each} for each in types)]} if types else {"enum": choices}
-
-
-__all__ = [
-    "Block",
-    "ConfigIssue",
-    "ConfigIssues",
-    "Pick",
-    "Position",
-    "UnknownName",
-    "flatten",
-    "key_path",
-    "show",
-    "unknown_key",
-]

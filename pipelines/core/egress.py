@@ -71,25 +71,25 @@ def is_public(address: str) -> bool:
 
     Spellings that only some programs take (0x7f000001, 127.1, 0177.0.0.1), zones and names are not public.
     """
-    found = _parsed(address)
-    return found is not None and all(map(_is_global, _meant(found)))
+    parsed = _parsed(address)
+    return parsed is not None and all(map(_is_global, _meant(parsed)))
 
 
 def may_be_private(address: str) -> bool:
     """Whether an address may be asked where private networks are allowed: all but link-local ones and multicast."""
-    found = _parsed(address)
-    return found is not None and not any(
+    parsed = _parsed(address)
+    return parsed is not None and not any(
         each.is_multicast or any(each in network for network in LINK_LOCAL if network.version == each.version)
-        for each in (found, *_meant(found))
+        for each in (parsed, *_meant(parsed))
     )
 
 
 def _parsed(address: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return None
-    return None if getattr(found, "scope_id", None) else found
+    return None if getattr(parsed, "scope_id", None) else parsed
 
 
 def _is_global(address: Address) -> bool:
@@ -107,13 +107,13 @@ def _meant(address: Address) -> list[Address]:
     last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     if address in NAT64:
         return [last]
-    found: list[Address] = list(address.teredo or ())
+    addresses: list[Address] = list(address.teredo or ())
     if address.sixtofour is not None:
-        found.append(address.sixtofour)
-    found = found or [address]
+        addresses.append(address.sixtofour)
+    addresses = addresses or [address]
     if (int(address) >> 32) & 0xFFFFFFFF in ISATAP:
-        found.append(last)
-    return found
+        addresses.append(last)
+    return addresses
 
 
 def plain_host(host: str) -> str:
@@ -138,10 +138,10 @@ def is_literal(host: str) -> bool:
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host, in the resolver's order. Raises NoAddress."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise NoAddress(f"'{host}' has no address: {error}") from None
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    return list(dict.fromkeys(str(each[4][0]) for each in addresses))
 
 
 def checked_addresses(
@@ -152,12 +152,12 @@ def checked_addresses(
     name = plain_host(host)
     if not name:
         raise NotAllowed(f"'{host}' is no name of a host")
-    found = resolve(name, port)
-    if not found:
+    addresses = resolve(name, port)
+    if not addresses:
         raise NoAddress(f"'{host}' has no address")
-    if not all(map(allowed, found)):
+    if not all(map(allowed, addresses)):
         raise NotAllowed(f"'{host}' lies in a private network")
-    return found
+    return addresses
 
 
 def connect(addresses: Sequence[str], port: int, timeout: float) -> socket.socket:

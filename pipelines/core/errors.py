@@ -1,14 +1,12 @@
 """The errors a user can meet, as one tree, and the sentence for what libraries and the system raise.
 
-The errors a user can meet, as one tree.
-
 FineryError                 exit 1
 ├── RecipeError             exit 2   the recipe has mistakes; all of them, one line each
 ├── CommandError            exit 2   the command line asks for something that cannot be
 ├── StageError              exit 1   a stage could not finish; says which stage and what to do
 │   ├── DataError                    a data set, split, column or label is missing or unreadable
 │   ├── ModelError                   a checkpoint or a head does not fit
-│   │   └── Misfit                   what the recipe asks for cannot be done with this model; a study's cell is refused
+│   │   └── IncompatibleError        what the recipe asks for cannot be done with this model; a study's cell is refused
 │   ├── Diverged                     the loss is no longer a finite number
 │   ├── OutOfMemory                  the device or the host ran out of memory
 │   ├── DiskFull                     a file could not be written
@@ -19,8 +17,6 @@ FineryError                 exit 1
 └── Stopped                 exit 75  stopped by a signal; the checkpoint is saved, `finery resume` continues
 
 Every message is one sentence that says what was found and what to do.
-
-Errors of libraries and of the system, as one sentence with a remedy.
 """
 
 from __future__ import annotations
@@ -175,17 +171,20 @@ def understood(error: BaseException) -> FineryError:
     if full or any(sign in text.lower() for sign in _NO_SPACE):
         place = getattr(error, "filename2", None) or getattr(error, "filename", None)  # a copy names its source first
         return DiskFull(
-            f"the disk is full{f' ({place})' if place else ''}; free some space (`finery gc` frees unused stages), then `finery resume`"
+            f"the disk is full{f' ({place})' if place else ''}; free some space (`finery gc` frees unused "
+            "stages), then `finery resume`"
         )
     if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _NO_MEMORY):
         return OutOfMemory(
-            "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the effective batch) or, in an "
+            "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the "
+            "effective batch) or, in an "
             "evaluate stage, per_device_eval_batch_size, lower "
             "block_size or max_length, or set arguments.activation_checkpointing: true"
         )
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StageError(
-            f"{error.filename or 'a file'} may not be opened or written: {error.strerror}; correct its owner and mode, work in "
+            f"{error.filename or 'a file'} may not be opened or written: {error.strerror}; correct its owner "
+            "and mode, work in "
             "another folder, or set FINERY_HOME to one that you may write"
         )
     return Unforeseen(f"{type(error).__name__}: {text or 'no message'}")

@@ -23,7 +23,10 @@ EVENTS = {
     "progress": "how far a stage is: step, total, what",
     "metric": "numbers of a training step: step, metrics",
     "checkpoint": "a checkpoint is complete: step, path",
-    "cell": "a run of a study changed: cell, status (running, done, reused, failed, refused, stopped), labels, message, seconds",
+    "cell": (
+        "a run of a study changed: cell, status (running, done, reused, failed, refused, stopped), labels, "
+        "message, seconds"
+    ),
     "stage_finished": "a stage is complete: seconds, reused, metrics",
     "sample": "text or predictions worth a look",
     "warning": "something the user should know: message",
@@ -34,7 +37,7 @@ EVENTS = {
 """Every kind of event, and what its fields say."""
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """JSON has no NaN or infinity: they become strings, so that every line stays valid JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

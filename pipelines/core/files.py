@@ -16,6 +16,10 @@ RECORD = "stage.json"
 """In a complete stage: what it is, and the fingerprints of what it read."""
 
 
+UNFINISHED = ".part"
+"""How the names of files end that are being written; one that lies there was left by a kill."""
+
+
 def home() -> Path:
     """`FINERY_HOME`, else the user's cache folder."""
     given = os.environ.get("FINERY_HOME")
@@ -39,7 +43,7 @@ def configs_folder() -> Path:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to; leaving the block without an error syncs it and turns it into `path`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         yield temporary
         with open(temporary, "rb+") as file:

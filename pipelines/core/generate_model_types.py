@@ -55,12 +55,12 @@ def words(annotation: Any) -> set[str]:
 
 def kind(annotation: Any) -> str:
     """The words of an annotation in a fixed order."""
-    found = words(annotation)
-    if "any" in found:
+    kinds = words(annotation)
+    if "any" in kinds:
         return "any"
-    if "str" in found:
-        found = {word for word in found if not word.startswith("=")}
-    return "|".join(sorted(found, key=lambda word: (ORDER.index(word) if word in ORDER else -1, word)))
+    if "str" in kinds:
+        kinds = {word for word in kinds if not word.startswith("=")}
+    return "|".join(sorted(kinds, key=lambda word: (ORDER.index(word) if word in ORDER else -1, word)))
 
 
 HEADS = {
@@ -109,13 +109,13 @@ def table() -> dict[str, dict[str, Any]]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     names = {name for head in LANGUAGE_MODELS for name in getattr(modeling_auto, HEADS[head])}
-    found = {}
+    types_by_name = {}
     for name in sorted(names):
         config_class = CONFIG_MAPPING[name]
         own = {each.name for each in fields(config_class)}
         if "vocab_size" in own and not config_class.sub_configs:
-            found[name] = describe(config_class)
-    return found
+            types_by_name[name] = describe(config_class)
+    return types_by_name
 
 
 def text() -> str:

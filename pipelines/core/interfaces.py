@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from pipelines.core.signals import StopSignal
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.events import EventLog
@@ -96,8 +94,9 @@ class Task(Protocol):
 Precision = Literal["no", "bf16", "fp16"]
 """What a stage computes in: `mixed_precision` where `auto` is resolved."""
 
-Score = Callable[["NDArray[np.generic]", "NDArray[np.generic]"], dict[str, float]]
-"""`score(logits (examples, outputs), labels (examples,)) -> {"accuracy": …}`: numpy arrays in, plain floats out."""
+Score = Callable[[Any, Any], dict[str, float]]
+"""`score(logits (examples, outputs), labels (examples,)) -> {"accuracy": …}`: arrays or sequences in, plain floats
+out."""
 
 Value = TypeVar("Value")
 

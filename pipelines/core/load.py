@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipelines.core.config import ConfigIssues, Position, key_path, show
 from pipelines.core.errors import Mistake, RecipeError
@@ -70,7 +69,7 @@ def read_text(
     return _source(data, lines, file, folder or Path.cwd(), overrides)
 
 
-def _source(data: Any, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
+def _source(data: object, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
             [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]

@@ -1,12 +1,7 @@
 """What is known of transformers' own text models: their words, heads, positions, and which look back only.
 
-The words of transformers' own text models, read from model_types.json when one of them is first asked for.
-
-The file is written by `python -m pipelines.core.generate_model_types` from the pinned transformers.
-
-Which models see only what comes before a token, by the words of their config.
-
-How many tokens a model has positions for, which its config does not say in one way.
+The table of words and heads is read from model_types.json when one of them is first asked for; the file is written by
+`python -m pipelines.core.generate_model_types` from the pinned transformers.
 """
 
 from __future__ import annotations
@@ -14,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -36,12 +31,12 @@ class ModelType(NamedTuple):
 @cache
 def model_types() -> dict[str, ModelType]:
     """Every known `model_type`."""
-    text = files("pipelines.core").joinpath("model_types.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("model_types.json").read_text(encoding="utf-8")
     types = json.loads(text)["types"]
     return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
 
 
-def looks_back_only(words: Mapping[str, Any]) -> bool:
+def looks_back_only(words: Mapping[str, object]) -> bool:
     """Whether the first token of a text knows nothing of the others.
 
     A decoder alone does; in an encoder-decoder each token of the decoder sees the whole text through the encoder.
@@ -66,7 +61,7 @@ AFTER_PADDING = frozenset(
 """Families of RoBERTa's kind: their first token stands at `pad_token_id + 1`, so that 514 positions hold 512 tokens."""
 
 
-def usable_positions(config: Any) -> int | None:
+def usable_positions(config: object) -> int | None:
     """Tokens of the longest text that a model of this transformers config can read; None where there is no bound."""
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:  # XLNet says -1

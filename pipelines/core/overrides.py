@@ -64,7 +64,7 @@ def _in_order(
     return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
 
 
-def override(data: dict[str, Any], override: str, ids: list[str | None]) -> Position:
+def override(data: dict[str, object], override: str, ids: list[str | None]) -> Position:
     """Apply `key.path=value` of the command line to plain data; returns the place it changed."""
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
@@ -76,7 +76,7 @@ def override(data: dict[str, Any], override: str, ids: list[str | None]) -> Posi
     return put_at(data, path, value, ids)
 
 
-def put_at(data: dict[str, Any], path: str, value: Any, ids: Sequence[str | None]) -> Position:
+def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str | None]) -> Position:
     """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
 
     A stage that is set to null is left out: `stages.pretrain=null`.
@@ -145,7 +145,7 @@ def _put(data: Any, place: Sequence[str | int], value: Any) -> Any:
     return data
 
 
-def name_stages(data: dict[str, Any]) -> list[str | None]:
+def name_stages(data: dict[str, object]) -> list[str | None]:
     """Give every stage without an id its default one; returns the ids by position, None where there can be none."""
     stages = data.get("stages")
     if not isinstance(stages, tuple | list):

@@ -1,7 +1,7 @@
-"""The recipe: what a user writes, checked completely before anything else happens.
+"""The recipe: what a user writes, as frozen blocks that check themselves and each other.
 
-`load` reads a YAML file, applies the overrides of the command line, and either returns a frozen `Recipe` or raises
-one RecipeError that names every mistake with its file, line and key. It imports neither torch nor a data library.
+`validated` turns plain data into a `Recipe`; `pipelines.core.load` reads it from a file. Nothing here imports torch or
+a data library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatte
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
-from pipelines.core.study_matrix import Matrix, StudyOptions, axes_of, matrix_schema, unfit_options
+from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
+from pipelines.core.study_options import StudyOptions, unfit_options
 from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ TOKENIZER = "tokenizer"
 """The tokenizer is made like a stage, before all others."""
 
 
-def _architecture(value: Any) -> Any:
+def _architecture(value: object) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{preset: bert-mini}}")])
-    found = architecture_fields.mistakes(value)
-    if found:
-        raise ConfigIssues(found)
+    issues = architecture_fields.mistakes(value)
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -158,7 +159,7 @@ class Tokenizer(Block):
         return self
 
 
-def _processes(value: Any) -> Any:
+def _processes(value: object) -> Any:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
         return value
     raise ValueError(f"is {show(value)}, must be auto or a whole number from 1 to 1024")
@@ -292,33 +293,33 @@ class Recipe(Block):
     """How processes are started."""
     matrix: Annotated[Matrix, WithJsonSchema(matrix_schema())] = Field(None, validate_default=False)
     """Makes the recipe a study: override paths with the values they take, or words with named entries; see
-    docs/studies.md."""
+    docs/how-to/studies.md."""
     study: StudyOptions | None = None
     """How the cells of `matrix` are compared, and how each method gets its learning rate."""
 
     @model_validator(mode="after")
     def _stages_fit(self, info: ValidationInfo) -> Recipe:
-        found: list[ConfigIssue] = self._unfit_study()
-        if found:
-            raise ConfigIssues(found)
+        issues: list[ConfigIssue] = self._unfit_study()
+        if issues:
+            raise ConfigIssues(issues)
         if not (info.context or {}).get("stages_fit", True):
             return self
-        found += self._unfit_models()
-        if found:
-            raise ConfigIssues(found)
+        issues += self._unfit_models()
+        if issues:
+            raise ConfigIssues(issues)
         if self._lost_sources():  # `validated` says so; the stages could not find their models
             return self
         for position, stage in enumerate(self.stages):
-            found += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
+            issues += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
         if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
-            found.append(
+            issues.append(
                 (
                     ("tokenizer",),
                     "is missing: a model from scratch with its own vocab_size needs to be told its tokenizer",
                 )
             )
-        if found:
-            raise ConfigIssues(found)
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def _unfit_study(self) -> list[ConfigIssue]:
@@ -337,14 +338,16 @@ class Recipe(Block):
             named = next((each for each in self.stages[:position] if each.id == owner), None)
             if named is None:  # the recipe's own model, or an id that `validated` reports
                 continue
-            known = [name for name in named.subjects() if "/" in name]
-            if slash and stage.source not in known:
+            own_models = [name for name in named.subjects() if "/" in name]
+            if slash and stage.source not in own_models:
                 allowed = (
-                    f"Allowed: {', '.join(known)}" if known else f"'{owner}' leaves one model: write from: {owner}"
+                    f"Allowed: {', '.join(own_models)}"
+                    if own_models
+                    else f"'{owner}' leaves one model: write from: {owner}"
                 )
                 yield (
                     ("stages", position, "from"),
-                    f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', known)} {allowed}",
+                    f"'{stage.source}' is no model of '{owner}'.{nearest(stage.source or '', own_models)} {allowed}",
                 )
             elif stage.trains and not named.trains:
                 models = [START, *(each.id for each in self.stages[:position] if each.trains)]
@@ -366,8 +369,8 @@ class Recipe(Block):
         stage_id = stage_id.partition("/")[0]
         for stage in self.stages:
             if stage.id == stage_id:
-                found: Stage = stage
-                return found
+                match: Stage = stage
+                return match
         raise KeyError(stage_id)
 
     def model_of(self, stage: Stage) -> str:
@@ -398,24 +401,24 @@ class Recipe(Block):
         return write_yaml(self.plain())
 
 
-def validated(data: Mapping[str, Any], folder: Path, stages_fit: bool = True) -> Recipe:
+def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True) -> Recipe:
     """Plain data as a recipe. Raises Mistakes; without `stages_fit` only what each block says of itself is checked."""
-    found = _unfit_sources(data, stage_ids(data))
+    issues = _unfit_sources(data, stage_ids(data))
     recipe = None
     try:
         recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": stages_fit})
     except ValidationError as error:
-        found += flatten(error)
-    places = {place for place, _ in found}
+        issues += flatten(error)
+    places = {place for place, _ in issues}
     within = {place[:depth] for place in places for depth in range(1, len(place))}
     # A list with wrong entries is not too short for them: pydantic says both.
-    found = [(place, text) for place, text in found if not (place in within and TOO_SHORT.match(text))]
-    if found or recipe is None:
-        raise ConfigIssues(found)
+    issues = [(place, text) for place, text in issues if not (place in within and TOO_SHORT.match(text))]
+    if issues or recipe is None:
+        raise ConfigIssues(issues)
     return recipe
 
 
-def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
+def stage_ids(data: Mapping[str, object]) -> list[str | None]:
     """Ids of the stages by position, None where there is none."""
     stages = data.get("stages")
     known = [
@@ -425,19 +428,19 @@ def stage_ids(data: Mapping[str, Any]) -> list[str | None]:
     return [each if isinstance(each, str) else None for each in known]
 
 
-def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[ConfigIssue]:
+def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[ConfigIssue]:
     """Repeated ids, and `from` that names no earlier stage."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     stages = data.get("stages")
     for position, stage in enumerate(stages if isinstance(stages, tuple) else ()):
         if not isinstance(stage, dict):
             continue
         if ids[position] is not None and ids[position] in ids[:position]:
-            found.append(
+            issues.append(
                 (("stages", position, "id"), f"'{ids[position]}' is the id of an earlier stage too; ids must differ")
             )
         if ids[position] == START:
-            found.append(
+            issues.append(
                 (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
             )
         source = stage.get("from")
@@ -448,13 +451,13 @@ def _unfit_sources(data: Mapping[str, Any], ids: list[str | None]) -> list[Confi
             owner = source.partition("/")[0]
             later = " (it is this stage)" if owner == ids[position] else " (it comes later)" if owner in ids else ""
             hint = nearest(source, earlier)
-            found.append(
+            issues.append(
                 (
                     ("stages", position, "from"),
                     f"'{source}' is no earlier stage{later}.{hint} Allowed: {', '.join((*earlier, START))}",
                 )
             )
-    return found
+    return issues
 
 
 def schema() -> dict[str, Any]:

@@ -251,12 +251,12 @@ BASELINES = Registry(
 DESTINATIONS = Registry(
     "destination",
     {
-        "folder": "pipelines.publishing.destinations.folder:Folder",
-        "url": "pipelines.publishing.destinations.url:Url",
         "hub": "pipelines.publishing.destinations.hub:Hub",
+        "url": "pipelines.publishing.destinations.url:Url",
+        "folder": "pipelines.publishing.destinations.folder:Folder",
     },
 )
-"""Where a checkpoint is published to."""
+"""Where a checkpoint is published to: the first that claims a recipe's `to`."""
 
 REWARDS = Registry(
     "reward",

@@ -26,7 +26,7 @@ MEANS_MODEL = ("from", "checkpoint")
 class PickReward(Pick):
     """The type of a key that holds a reward."""
 
-    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+    def __call__(self, value: object, info: ValidationInfo) -> Any:
         if isinstance(value, Mapping) and self.key not in value and any(key in value for key in MEANS_MODEL):
             value = {self.key: MODEL, **value}
         return super().__call__(value, info)

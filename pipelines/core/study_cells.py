@@ -23,16 +23,13 @@ from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
     Axis,
     MatrixValue,
-    Search,
-    StudyOptions,
     axes_of,
     checked_matrix,
     combinations,
     label,
     leaves_out_stage,
-    reference_axis,
-    unfit_options,
 )
+from pipelines.core.study_options import Search, StudyOptions, reference_axis, unfit_options
 
 BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
 """Kinds of tasks that are not scored while they are learnt: there the loss decides."""
@@ -49,7 +46,7 @@ class Draft:
     written: Mapping[Position, Position] = field(default_factory=dict)
     """Place in the recipe, stages by their ids, -> place in the study's file."""
 
-    def put(self, path: str, value: Any, written: Position) -> Draft:
+    def put(self, path: str, value: object, written: Position) -> Draft:
         """With one value more. Raises Mistakes, with the place in the study's file."""
         data = deepcopy(self.data)
         try:
@@ -75,7 +72,7 @@ class Draft:
         return place
 
 
-def by_id(place: Position, data: Mapping[str, Any]) -> Position:
+def by_id(place: Position, data: Mapping[str, object]) -> Position:
     """A place with its stage named by id, so that it stays true when an earlier stage is left out."""
     if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int):
         ids = stage_ids(data)
@@ -220,7 +217,7 @@ def expand(source: Source) -> StudyRecipe:
     axes, options = _read_keys(source)
     ids = tuple(source.ids)
     base = Draft({key: value for key, value in source.data.items() if key not in ("matrix", "study")}, source.folder)
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     cells: list[Cell] = []
     for number, entries in enumerate(combinations(axes), start=1):
         labels = {axis.name: entry.label for axis, entry in zip(axes, entries, strict=True)}
@@ -232,20 +229,20 @@ def expand(source: Source) -> StudyRecipe:
                 draft = draft.put(path, value, written)
             recipe = draft.recipe(ids, stages_fit=False)
         except ConfigIssues as error:
-            found += error.found
+            issues += error.found
             continue
         cells.append(Cell(number, entries, labels, draft, recipe))
-    if found:
-        raise source.error(found)
-    cells = [_refused_or_not(cell, ids, found) for cell in cells]
+    if issues:
+        raise source.error(issues)
+    cells = [_refused_or_not(cell, ids, issues) for cell in cells]
     if all(cell.refusal for cell in cells):
-        raise source.error(found)
+        raise source.error(issues)
     fine = [cell for cell in cells if not cell.refusal]
     groups = _groups(axes, cells, options.search) if options.search else ()
     study = StudyRecipe(_base(source, axes, cells, fine[0]), axes, tuple(cells), groups, ids)
-    found = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study)]
-    if found:
-        raise source.error(found)
+    issues = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study)]
+    if issues:
+        raise source.error(issues)
     return study
 
 
@@ -255,23 +252,23 @@ def _put_by(entries: Iterable[MatrixValue]) -> list[tuple[str, Any, Position]]:
 
 def _read_keys(source: Source) -> tuple[tuple[Axis, ...], StudyOptions]:
     """The keys `matrix` and `study`, each right in itself and fitting the other."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     axes: tuple[Axis, ...] = ()
     options = StudyOptions()
     matrix = source.data["matrix"]
     try:
         axes = axes_of(checked_matrix(matrix))
     except ConfigIssues as error:
-        found += [(("matrix", *place), message) for place, message in error.found]
+        issues += [(("matrix", *place), message) for place, message in error.found]
     try:
         options = StudyOptions.model_validate(source.data.get("study") or {})
     except ValidationError as error:
-        found += [(("study", *place), message) for place, message in flatten(error)]
-    if not found:
-        found += unfit_options(options, axes)
-        found += _overridden_in_vain(source, axes, options)
-    if found:
-        raise source.error(found)
+        issues += [(("study", *place), message) for place, message in flatten(error)]
+    if not issues:
+        issues += unfit_options(options, axes)
+        issues += _overridden_in_vain(source, axes, options)
+    if issues:
+        raise source.error(issues)
     return axes, options
 
 
@@ -285,7 +282,7 @@ def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOpti
         if not _left_out_in_some(path, value, axis)
     }
     paths |= dict.fromkeys(options.search.over if options.search else (), "study.search.over")
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for place in source.overridden:
         if place[:1] in (("matrix",), ("study",)):
             continue
@@ -294,26 +291,26 @@ def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOpti
             parts = path.replace("[", ".").replace("]", "").split(".")
             if words[: len(parts)] == parts:
                 inside = where if where.startswith("study.") else f"matrix.{where}"
-                found.append(
+                issues.append(
                     (
                         place,
                         f"is set by '{where}' in the cells, so this value would never be used; change {inside} instead",
                     )
                 )
                 break
-    return found
+    return issues
 
 
-def _left_out_in_some(path: str, value: Any, axis: Axis) -> bool:
+def _left_out_in_some(path: str, value: object, axis: Axis) -> bool:
     """Whether a stage is left out, but not in all cells: what is set in it holds in the others."""
     return leaves_out_stage(path, value) and not all(path in entry.values for entry in axis.entries)
 
 
-def _refused_or_not(cell: Cell, ids: Sequence[str | None], found: list[ConfigIssue]) -> Cell:
+def _refused_or_not(cell: Cell, ids: Sequence[str | None], issues: list[ConfigIssue]) -> Cell:
     try:
         return replace(cell, recipe=cell.draft.recipe(ids))
     except ConfigIssues as error:
-        found += error.found
+        issues += error.found
         return replace(cell, refusal="; ".join(f"{key_path(place)}: {message}" for place, message in error.found))
 
 
@@ -349,85 +346,87 @@ def _up_to(draft: Draft, target: str) -> Draft:
 
 def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
     """What is wrong with trials: they are checked before anything runs, as cells are."""
-    search, found = study.options.search, []
+    search, issues = study.options.search, []
     if search is None:
         return []
     for group in study.groups:
         if search.target not in [stage.id for stage in group.cell.recipe.stages]:
             place: Position = ("study", "search", "over", next(iter(search.over)))
             known = ", ".join(stage.id for stage in group.cell.recipe.stages if stage.trains)
-            found.append((place, f"'{search.target}' is no stage of every cell; stages that train: {known}"))
+            issues.append((place, f"'{search.target}' is no stage of every cell; stages that train: {known}"))
             continue
         if not study.recipe.stage(search.target).trains:
-            found.append(
+            issues.append(
                 (
                     ("study", "search", "over", next(iter(search.over))),
                     f"'{search.target}' does not train, so there is nothing to search for",
                 )
             )
             continue
-        found += _unfit_metric(search, group.cell.recipe.stage(search.target))
+        issues += _unfit_metric(search, group.cell.recipe.stage(search.target))
         budgets = [{path: value} for path, values in (search.halving or {}).items() for value in values] or [{}]
         for values, budget in product(group.grid, budgets):
             try:
                 study.trial(group, values, budget)
             except ConfigIssues as error:
-                found += error.found
-    return list(dict.fromkeys(found))
+                issues += error.found
+    return list(dict.fromkeys(issues))
 
 
 def _unfit_metric(search: Search, stage: Any) -> list[ConfigIssue]:
     """A score to choose by that the searched stage does not measure on its rows set aside."""
-    known = _measured(stage)
-    if search.metric is None or known is None or search.metric in known:
+    measured = _measured(stage)
+    if search.metric is None or measured is None or search.metric in measured:
         return []
-    hint = nearest(search.metric, known)
+    hint = nearest(search.metric, measured)
     return [
         (
             ("study", "search", "metric"),
-            f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: {', '.join(known)}",
+            f"'{search.metric}' is not measured on the rows that '{stage.id}' sets aside.{hint} Known: "
+            f"{', '.join(measured)}",
         )
     ]
 
 
 def _measured(stage: Any) -> list[str] | None:
     """The scores of a stage on rows set aside; None where they are not known before it runs."""
-    found: list[str] = []
+    scores_known: list[str] = []
     subjects: Mapping[str, Any] = stage.subjects()
     for model, subject in subjects.items():
         task = subject.task
-        known = TASKS.load(task) if isinstance(task, str) else task.task(model)
-        scores = [] if known.kind in BY_LOSS or getattr(subject, "as_text", False) else list(score_names(known.metrics))
+        block = TASKS.load(task) if isinstance(task, str) else task.task(model)
+        scores = [] if block.kind in BY_LOSS or getattr(subject, "as_text", False) else list(score_names(block.metrics))
         prefix = f"{model.rpartition('/')[2]}_" if "/" in model else ""
-        found += [f"{prefix}{name}" for name in (*scores, "loss")]
+        scores_known += [f"{prefix}{name}" for name in (*scores, "loss")]
     if any("/" in model for model in subjects):
-        found += ["mean", "loss"]
-    return found or None
+        scores_known += ["mean", "loss"]
+    return scores_known or None
 
 
 def _unfit_budgets(study: StudyRecipe) -> list[ConfigIssue]:
     """Cells without the stage whose budget is matched, and steps that something else sets."""
     if study.options.budget is None:
         return []
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for cell in study.cells:
         if cell.refusal:
             continue
         try:
             path = f"stages.{study.budgeted(cell)}.arguments.max_steps"
         except ConfigIssues as error:
-            found += error.found
+            issues += error.found
             continue
         search = study.options.search
         own = [each for entry in cell.entries for each in entry.values] + list(search.over if search else ())
         if path in own and study.partner(cell) is not cell:
-            found.append(
+            issues.append(
                 (
                     ("study", "budget"),
-                    f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one of the two out",
+                    f"works out the steps of the cell {named(cell.labels)}, but '{path}' sets them; leave one "
+                    "of the two out",
                 )
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(issues))
 
 
 def _same_destination(cells: Sequence[Cell]) -> list[ConfigIssue]:
@@ -441,7 +440,9 @@ def _same_destination(cells: Sequence[Cell]) -> list[ConfigIssue]:
                 return [
                     (
                         ("stages", position, "to"),
-                        f"is {to} in every cell, so each would replace the last one's checkpoint; set stages.{stage.id}.to in the matrix, or publish the best cell with a recipe of its own",
+                        f"is {to} in every cell, so each would replace the last one's checkpoint; set "
+                        f"stages.{stage.id}.to in the matrix, or publish the best cell with a recipe of its "
+                        "own",
                     )
                 ]
     return []
@@ -459,26 +460,26 @@ def _base(source: Source, axes: Sequence[Axis], cells: Sequence[Cell], first: Ce
     raise AssertionError("a cell that is right alone is wrong with its matrix")
 
 
-def _absolute(matrix: Mapping[str, Any], axes: Sequence[Axis], cells: Sequence[Cell]) -> dict[str, Any]:
+def _absolute(matrix: Mapping[str, object], axes: Sequence[Axis], cells: Sequence[Cell]) -> dict[str, Any]:
     """The matrix with texts that the check resolved, such as folders beside the recipe, as they were resolved."""
-    found: dict[str, Any] = deepcopy(dict(matrix))
+    absolute: dict[str, Any] = deepcopy(dict(matrix))
     for axis in axes:
         for entry in axis.entries:
             plain = next(cell.recipe.plain() for cell in cells if entry in cell.entries)
             for path, value in entry.values.items():
                 resolved = _look_up(plain, path)
                 place = entry.place_of(path)[1:]
-                holder: Any = found
+                holder: Any = absolute
                 for key in place[:-1]:
                     if isinstance(holder[key], tuple):
                         holder[key] = list(holder[key])
                     holder = holder[key]
                 holder[place[-1]] = _resolved(value, resolved)
-    resolved_matrix: dict[str, Any] = _tuples(found)
+    resolved_matrix: dict[str, Any] = _tuples(absolute)
     return resolved_matrix
 
 
-def _look_up(plain: Any, path: str) -> Any:
+def _look_up(plain: object, path: str) -> Any:
     here = plain
     for part in path.replace("[", ".").replace("]", "").split("."):
         if isinstance(here, list):
@@ -497,7 +498,7 @@ def _look_up(plain: Any, path: str) -> Any:
     return here
 
 
-def _resolved(written: Any, checked: Any) -> Any:
+def _resolved(written: object, checked: object) -> Any:
     if isinstance(written, str) and isinstance(checked, str):
         return checked
     if isinstance(written, Mapping) and isinstance(checked, Mapping):
@@ -507,7 +508,7 @@ def _resolved(written: Any, checked: Any) -> Any:
     return written
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _tuples(entry) for key, entry in value.items()}
     return tuple(_tuples(entry) for entry in value) if isinstance(value, tuple | list) else value

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator
 
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Position, show
+from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
 from pipelines.core.registry import nearest
 
 TOP = ("name", "seed", "model", "tokenizer", "stages", "launch")
@@ -87,28 +87,28 @@ def is_path(key: str) -> bool:
     return "." in key or "[" in key or key in TOP
 
 
-def axes_of(matrix: Mapping[str, Any]) -> tuple[Axis, ...]:
+def axes_of(matrix: Mapping[str, object]) -> tuple[Axis, ...]:
     """The axes of a matrix, in its order. Raises Mistakes, places relative to the matrix."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     axes: list[Axis] = []
     names = _short_names([key for key in matrix if is_path(key)])
     if not matrix:
-        found.append(((), "is empty, must have at least one key with the values to try"))
+        issues.append(((), "is empty, must have at least one key with the values to try"))
     for key, value in matrix.items():
         try:
             entries = _values(key, value) if is_path(key) else _named(key, value)
         except ConfigIssues as error:
-            found += [((key, *place), message) for place, message in error.found]
+            issues += [((key, *place), message) for place, message in error.found]
             continue
         axes.append(Axis(names.get(key, key), key, entries))
-    found += _set_twice(axes)
+    issues += _set_twice(axes)
     cells = 1
     for axis in axes:
         cells *= len(axis.entries)
     if cells > MOST_CELLS:
-        found.append(((), f"has {cells:,} cells, at most {MOST_CELLS:,} are allowed; leave some values out"))
-    if found:
-        raise ConfigIssues(found)
+        issues.append(((), f"has {cells:,} cells, at most {MOST_CELLS:,} are allowed; leave some values out"))
+    if issues:
+        raise ConfigIssues(issues)
     return tuple(axes)
 
 
@@ -117,13 +117,13 @@ def combinations(axes: tuple[Axis, ...]) -> Iterator[tuple[MatrixValue, ...]]:
     return product(*(axis.entries for axis in axes))
 
 
-def _values(key: str, value: Any) -> tuple[MatrixValue, ...]:
+def _values(key: str, value: object) -> tuple[MatrixValue, ...]:
     """The entries of an override path."""
-    if (wrong := _unfit_path(key)) is not None:
+    if (wrong := unfit_path(key)) is not None:
         raise ConfigIssues([((), wrong)])
     if not isinstance(value, tuple) or not value:
         raise ConfigIssues([((), f"is {show(value)}, must be a list with the values that {key} takes")])
-    again = [at for at, each in enumerate(value) if _same(each, value[:at])]
+    again = [at for at, each in enumerate(value) if _stands_in(each, value[:at])]
     if again:
         raise ConfigIssues([((at,), f"{show(value[at])} stands here twice; leave one out") for at in again])
     labels = labels_of(value)
@@ -133,7 +133,7 @@ def _values(key: str, value: Any) -> tuple[MatrixValue, ...]:
     )
 
 
-def _named(key: str, value: Any) -> tuple[MatrixValue, ...]:
+def _named(key: str, value: object) -> tuple[MatrixValue, ...]:
     """The entries of a word of one's own: a mapping by name, or a list of mappings."""
     if not WORD.match(key):
         raise ConfigIssues(
@@ -145,58 +145,64 @@ def _named(key: str, value: Any) -> tuple[MatrixValue, ...]:
         texts = labels_of(
             [next(iter(each.values())) if isinstance(each, Mapping) and len(each) == 1 else each for each in value]
         )
-        named = [(text, each, (at,)) for at, (text, each) in enumerate(zip(texts, value, strict=True))]  # type: ignore[misc]
+        pairs = enumerate(zip(texts, value, strict=True))
+        named = [(text, each, (at,)) for at, (text, each) in pairs]  # type: ignore[misc]
     else:
         hint = nearest(key, TOP)
         raise ConfigIssues(
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from names to override paths with their values; '{key}' is no key of a recipe.{hint}",
+                    f"is {show(value)}, must be a mapping from names to override paths with their values; "
+                    f"'{key}' is no key of a recipe.{hint}",
                 )
             ]
         )
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     entries = []
     for label, each, place in named:
         if not isinstance(each, Mapping):
-            found.append(
+            issues.append(
                 (
                     place,
-                    f"is {show(each)}, must be a mapping from override paths to values, such as {{stages.mrpc.tuner: lora}}",
+                    f"is {show(each)}, must be a mapping from override paths to values, such as "
+                    f"{{stages.mrpc.tuner: lora}}",
                 )
             )
             continue
         values = {path: entry for path, entry in each.items() if path != SEARCH}
-        found += [((*place, path), wrong) for path in values if (wrong := _unfit_path(path)) is not None]
+        issues += [((*place, path), wrong) for path in values if (wrong := unfit_path(path)) is not None]
         if isinstance(values.get("stages"), Mapping):
-            found.append(
+            issues.append(
                 ((*place, "stages"), "is a mapping, but stages are a list; name the stage in the path: stages.ID.key")
             )
         try:
-            grids = _grids(each[SEARCH]) if SEARCH in each else {}
+            grids = checked_grids(each[SEARCH]) if SEARCH in each else {}
         except ConfigIssues as error:
-            found += [((*place, SEARCH, *below), message) for below, message in error.found]
+            issues += [((*place, SEARCH, *below), message) for below, message in error.found]
             continue
         entries.append(MatrixValue(label, values, ("matrix", key, *place), grids, named=True))
-    if found:
-        raise ConfigIssues(found)
+    if issues:
+        raise ConfigIssues(issues)
     return tuple(entries)
 
 
-def _unfit_path(path: str) -> str | None:
+def unfit_path(path: str) -> str | None:
     first = re.split(r"[.\[]", path, maxsplit=1)[0]
     if first in FIXED:
         return f"'{first}' is the same for every cell of a study, so the matrix cannot change it"
     if first not in TOP:
-        return f"'{path}' is no override path: it must begin with one of {', '.join(set(TOP) - set(FIXED))}.{nearest(first, TOP)}"
+        return (
+            f"'{path}' is no override path: it must begin with one of "
+            f"{', '.join(set(TOP) - set(FIXED))}.{nearest(first, TOP)}"
+        )
     return None
 
 
 def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
     """Two axes that set the same path would undo each other; one that leaves a stage out does not undo what
     another sets in it."""
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for position, axis in enumerate(axes):
         for earlier in axes[:position]:
             for entry in axis.entries:
@@ -206,37 +212,38 @@ def _set_twice(axes: list[Axis]) -> list[ConfigIssue]:
                         within(path, each) and not _left_out(path, value, each) and not _left_out(each, own, path)
                         for each, own in others
                     ):
-                        found.append(
+                        issues.append(
                             (
                                 entry.place_of(path)[1:],
-                                f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name them together under one word",
+                                f"'{path}' is set by '{earlier.key}' too, and one would undo the other; name "
+                                "them together under one word",
                             )
                         )
-    return found
+    return issues
 
 
-def _left_out(path: str, value: Any, other: str) -> bool:
+def _left_out(path: str, value: object, other: str) -> bool:
     """Whether a whole stage is left out, and `other` is a key of it."""
-    return leaves_out_stage(path, value) and len(_parts(other)) > 2
+    return leaves_out_stage(path, value) and len(path_parts(other)) > 2
 
 
-def leaves_out_stage(path: str, value: Any) -> bool:
+def leaves_out_stage(path: str, value: object) -> bool:
     """Whether this override leaves a whole stage out."""
-    parts = _parts(path)
+    parts = path_parts(path)
     return value is None and len(parts) == 2 and parts[0] == "stages"
 
 
 def within(path: str, other: str) -> bool:
     """Whether the two paths are one, or one lies below the other."""
-    one, two = _parts(path), _parts(other)
+    one, two = path_parts(path), path_parts(other)
     return one[: len(two)] == two or two[: len(one)] == one
 
 
-def _parts(path: str) -> list[str]:
+def path_parts(path: str) -> list[str]:
     return re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
 
 
-def _same(value: Any, others: tuple[Any, ...]) -> bool:
+def _stands_in(value: object, others: tuple[object, ...]) -> bool:
     return any(type(value) is type(other) and value == other for other in others)
 
 
@@ -244,10 +251,10 @@ def _short_names(keys: list[str]) -> dict[str, str]:
     """The fewest last parts of each path that no other one ends with: `tuner`, or `mrpc.seed` beside `rte.seed`."""
     names = {}
     for key in keys:
-        parts = _parts(key)
+        parts = path_parts(key)
         for count in range(1, len(parts) + 1):
             ending = parts[-count:]
-            if not any(_parts(other)[-count:] == ending for other in keys if other != key):
+            if not any(path_parts(other)[-count:] == ending for other in keys if other != key):
                 break
         names[key] = ".".join(ending)
     return names
@@ -257,13 +264,13 @@ def labels_of(values: Any) -> list[str]:
     """What values are called in tables: as short as keeps them apart."""
     short = [label(value) for value in values]
     full = [label(value, whole=True) for value in values]
-    found = [one if short.count(one) == 1 else other for one, other in zip(short, full, strict=True)]
+    texts = [one if short.count(one) == 1 else other for one, other in zip(short, full, strict=True)]
     return [
-        each if found.count(each) == 1 else f"{each} #{found[: at + 1].count(each)}" for at, each in enumerate(found)
+        each if texts.count(each) == 1 else f"{each} #{texts[: at + 1].count(each)}" for at, each in enumerate(texts)
     ]
 
 
-def label(value: Any, whole: bool = False) -> str:
+def label(value: object, whole: bool = False) -> str:
     """`lora` for `{name: lora, r: 8}`, `lora r=8` when the `whole` is asked for."""
     if isinstance(value, Mapping):
         name = next((key for key in MEANT if isinstance(value.get(key), str)), None)
@@ -286,7 +293,7 @@ def label(value: Any, whole: bool = False) -> str:
     )
 
 
-def checked_matrix(value: Any) -> Any:
+def checked_matrix(value: object) -> Any:
     """Validator of the key `matrix`."""
     if value is None:
         return None
@@ -295,7 +302,8 @@ def checked_matrix(value: Any) -> Any:
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as {{stages.mrpc.seed: [1, 2, 3]}}",
+                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as "
+                    f"{{stages.mrpc.seed: [1, 2, 3]}}",
                 )
             ]
         )
@@ -303,246 +311,38 @@ def checked_matrix(value: Any) -> Any:
     return dict(value)
 
 
-def _grids(value: Any) -> dict[str, tuple[Any, ...]]:
+Matrix = Annotated[dict[str, Any] | None, BeforeValidator(checked_matrix)]
+"""The type of the key `matrix`."""
+
+
+def checked_grids(value: object) -> dict[str, tuple[Any, ...]]:
     """Validator of paths with a list of values each."""
     if not isinstance(value, Mapping) or not value:
         raise ConfigIssues(
             [
                 (
                     (),
-                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as {{stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}",
+                    f"is {show(value)}, must be a mapping from override paths to lists of values, such as "
+                    f"{{stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}",
                 )
             ]
         )
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for path, values in value.items():
         if not path.startswith("stages."):
-            found.append(
+            issues.append(
                 (
                     (path,),
                     "is searched over, so it must be a path into a stage, such as stages.mrpc.arguments.learning_rate",
                 )
             )
         elif not isinstance(values, tuple) or not values:
-            found.append(((path,), f"is {show(values)}, must be a list of values"))
-        elif any(_same(each, values[:at]) for at, each in enumerate(values)):
-            found.append(((path,), f"is {show(values)}: a value stands there twice"))
-    if found:
-        raise ConfigIssues(found)
+            issues.append(((path,), f"is {show(values)}, must be a list of values"))
+        elif any(_stands_in(each, values[:at]) for at, each in enumerate(values)):
+            issues.append(((path,), f"is {show(values)}: a value stands there twice"))
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
-
-
-def _budget(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise ConfigIssues(
-            [
-                (
-                    (),
-                    f"is {show(value)}, must be a mapping from override paths to values, such as {{stages.mrpc.arguments.num_train_epochs: 1}}",
-                )
-            ]
-        )
-    found: list[ConfigIssue] = [((path,), wrong) for path in value if (wrong := _unfit_path(path)) is not None]
-    if found:
-        raise ConfigIssues(found)
-    return dict(value)
-
-
-def _halving(value: Any) -> Any:
-    grids = _grids(value)
-    if len(grids) != 1:
-        raise ConfigIssues([((), f"names {len(grids)} paths, must name one: the budget that grows")])
-    [(path, budgets)] = grids.items()
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) and each > 0 for each in budgets)
-    if not numbers or len(budgets) < 2 or list(budgets) != sorted(budgets):
-        raise ConfigIssues(
-            [((path,), f"is {show(budgets)}, must be at least two budgets, each larger than the one before")]
-        )
-    return grids
-
-
-class Search(Block):
-    """How each method gets its values, before its seeds run: the same number of trials for all of them."""
-
-    over: Annotated[dict[str, Any], BeforeValidator(_grids)]
-    """Override paths with the values to try; every combination is a trial. A named entry of the matrix may bring
-    values of its own under `search`: as many, so that the budgets stay equal."""
-    per: tuple[str, ...] | None = None
-    """Keys of the matrix: each combination of their entries is searched for itself. Default: all but the seeds. The
-    other keys stay at their first entry during the search."""
-    budget: Annotated[dict[str, Any], BeforeValidator(_budget)] = Field(default_factory=dict)
-    """Override paths that hold for the trials only, such as fewer epochs."""
-    metric: str | None = None
-    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
-    its first."""
-    halving: Annotated[
-        dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _halving(value))
-    ] = None
-    """Successive halving: one override path with growing budgets. All values are tried with the first; of n that were
-    tried with budget b, the best n·b/b' (rounded up) are tried again with the next, b'. Jamieson and Talwalkar 2016,
-    arxiv.org/abs/1502.07943."""
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> Search:
-        found: list[ConfigIssue] = []
-        for name, paths in (("budget", self.budget), ("halving", self.halving or {})):
-            clash = [(path, other) for path in paths for other in self.over if within(path, other)]
-            found += [
-                ((name, path), f"is searched over as '{other}'; leave one of the two out") for path, other in clash
-            ]
-        found += [
-            (("halving", path), "stands in 'budget' too; leave one of the two out")
-            for path in self.halving or {}
-            if path in self.budget
-        ]
-        if found:
-            raise ConfigIssues(found)
-        return self
-
-    @property
-    def target(self) -> str:
-        """Id of the stage that is searched over: the one that the first path names."""
-        return _parts(next(iter(self.over)))[1]
-
-
-class Budget(Block):
-    """The same amount of training for every method: the reference trains as its recipe says, the others as many steps
-    as come to the same. What the search spends is not counted."""
-
-    match: Literal["steps", "tokens", "flops", "time"]
-    """What is made equal: optimizer steps, tokens that pass through the model, operations (both as `finery plan`
-    counts them), or time, by steps that are measured first."""
-    reference: str | None = None
-    """The entry of the matrix whose training says how much. Default: `study.reference`."""
-    stage: str | None = None
-    """Id of the stage that is made equal. Default: the last one that trains."""
-    probe_steps: int = Field(30, ge=2, le=10_000)
-    """Steps that are measured where time is made equal."""
-
-
-class StudyOptions(Block):
-    """How the cells of a matrix are compared."""
-
-    reference: str | None = None
-    """The entry that every other one is held against, such as `full`. Default: none, each score stands for itself."""
-    search: Search | None = None
-    """How each method gets its learning rate, or anything else, before its seeds run."""
-    budget: Budget | None = None
-    """Makes the training of all methods equally long, large or dear."""
-    correction: Literal["holm", "bh", "none"] = "holm"
-    """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and
-    Hochberg, or not."""
-
-
-Matrix = Annotated[dict[str, Any] | None, BeforeValidator(checked_matrix)]
-"""The type of the key `matrix`."""
-
-
-def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
-    """What in `study` does not fit the axes; places relative to the recipe."""
-    found: list[ConfigIssue] = []
-    names = [axis.name for axis in axes]
-    if options.reference is not None and reference_axis(options.reference, axes) is None:
-        labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
-        several = sum(options.reference in [entry.label for entry in axis.entries] for axis in axes) > 1
-        why = (
-            "is the name of entries of two keys of the matrix; name the entries differently"
-            if several
-            else f"is no entry of the matrix.{nearest(options.reference, labels)} Known: {', '.join(labels)}"
-        )
-        found.append((("study", "reference"), f"'{options.reference}' {why}"))
-    found += _unfit_budget(options, axes)
-    search = options.search
-    grids = [(axis, entry) for axis in axes for entry in axis.entries if entry.search]
-    if search is None:
-        return found + [
-            ((*entry.place, SEARCH), "needs study.search.over to say what is searched") for _, entry in grids
-        ]
-    for position, name in enumerate(search.per or ()):
-        if name not in names:
-            found.append(
-                (
-                    ("study", "search", "per", position),
-                    f"'{name}' is no key of the matrix.{nearest(name, names)} Known: {', '.join(names)}",
-                )
-            )
-    for path in search.over:
-        for axis in axes:
-            if any(
-                _parts(other)[: len(_parts(path))] == _parts(path) for entry in axis.entries for other in entry.values
-            ):
-                found.append(
-                    (
-                        ("study", "search", "over", path),
-                        f"is set by the matrix too ('{axis.key}'); leave one of the two out",
-                    )
-                )
-        if _parts(path)[1] != search.target:
-            found.append(
-                (
-                    ("study", "search", "over", path),
-                    f"is of another stage than '{search.target}'; one stage is searched over at a time",
-                )
-            )
-    for axis, entry in grids:
-        if search.per is not None and axis.name not in search.per:
-            found.append(
-                ((*entry.place, SEARCH), f"brings values of its own, so '{axis.name}' must stand in study.search.per")
-            )
-        for path, values in entry.search.items():
-            if path not in search.over:
-                found.append(
-                    (
-                        (*entry.place, SEARCH, path),
-                        f"is not searched over.{nearest(path, search.over)} Known: {', '.join(search.over)}",
-                    )
-                )
-            elif len(values) != len(search.over[path]):
-                found.append(
-                    (
-                        (*entry.place, SEARCH, path),
-                        f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every method gets as many trials",
-                    )
-                )
-    return found
-
-
-def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
-    """What in `study.budget` does not fit the axes."""
-    budget = options.budget
-    if budget is None:
-        return []
-    labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
-    name = budget.reference or options.reference
-    if name is None:
-        return [
-            (
-                ("study", "budget", "reference"),
-                f"is missing: name the entry whose training says how much. Known: {', '.join(labels)}",
-            )
-        ]
-    found: list[ConfigIssue] = []
-    if budget.reference is not None and reference_axis(budget.reference, axes) is None:
-        found.append(
-            (
-                ("study", "budget", "reference"),
-                f"'{budget.reference}' is no entry of one key of the matrix.{nearest(budget.reference, labels)} Known: {', '.join(labels)}",
-            )
-        )
-    if "probe_steps" in budget.model_fields_set and budget.match != "time":
-        found.append(
-            (
-                ("study", "budget", "probe_steps"),
-                f"is for 'match: time', but {budget.match} are counted, not measured; leave it out",
-            )
-        )
-    return found
-
-
-def reference_axis(reference: str, axes: tuple[Axis, ...]) -> Axis | None:
-    """The one axis that has an entry of this name."""
-    having = [axis for axis in axes if not axis.repeats and reference in [entry.label for entry in axis.entries]]
-    return having[0] if len(having) == 1 else None
 
 
 def matrix_schema() -> dict[str, Any]:

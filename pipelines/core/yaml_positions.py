@@ -81,7 +81,7 @@ class _TooMany(Exception):
     pass
 
 
-def _plain(value: Any, place: Position, lines: dict[Position, int], count: list[int] | None = None) -> Any:
+def _plain(value: object, place: Position, lines: dict[Position, int], count: list[int] | None = None) -> Any:
     count = [0] if count is None else count
     count[0] += 1
     if count[0] > MOST_VALUES:
@@ -133,7 +133,7 @@ def _encodable(text: str, place: Position) -> None:
         ) from None
 
 
-def write_yaml(data: Any) -> str:
+def write_yaml(data: object) -> str:
     """Plain data as YAML text that `read_yaml_text` reads back equal."""
     from io import StringIO
 
@@ -148,7 +148,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
 """Texts that need no quotes; words that would read as something else are caught below."""
 
 
-def _writable(value: Any) -> Any:
+def _writable(value: object) -> Any:
     if isinstance(value, Mapping):
         return {_writable(key): _writable(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

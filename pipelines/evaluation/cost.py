@@ -53,7 +53,9 @@ def evaluation_cost(stage: Evaluate, planning: Planning) -> StagePlan:
     )
 
 
-def _benchmark(stage: Evaluate, planning: Planning, choice: BenchmarkChoice, notes: list[str]) -> tuple[int, int] | None:
+def _benchmark(
+    stage: Evaluate, planning: Planning, choice: BenchmarkChoice, notes: list[str]
+) -> tuple[int, int] | None:
     """(tokens, operations) of scoring a benchmark; None, and a note, when its rows cannot be counted."""
     task: Any = choice.open_task()  # or its wrapper that asks it as text
     model = planning.model

@@ -82,7 +82,7 @@ class Evaluate(PolicyKeys, Stage):
     and classes."""
     few_shot: FewShot | None = None
     """Asks a language model about the benchmarks in words, without training it on them: `{shots: [0, 1, 8]}`. See
-    docs/few-shot.md."""
+    docs/how-to/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         if policy.asked(self):

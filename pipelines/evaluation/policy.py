@@ -62,7 +62,7 @@ class PolicyKeys(Block):
 
     prompts: Prompts | None = None
     """Has the model go on from prompts, for `reward` to score: `{path: reviews.jsonl, text: text, max_length:
-    16}`. See docs/rewards.md."""
+    16}`. See docs/how-to/rewards.md."""
     reward: RewardField = Field(None, validate_default=False)
     """What the completions are worth: `{from: STAGE}`, `{checkpoint: …}`, or `{name: keyword, words: [good]}`."""
     against: str | None = None

@@ -160,9 +160,10 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from safetensors import SafetensorError
 
-    from pipelines.tuners import tuner
+    from pipelines.tuners import bottleneck, virtual_tokens
 
-    tuner.register()
+    bottleneck.register()
+    virtual_tokens.register()
     beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     own = saved_head(folder) or head
     try:
@@ -170,7 +171,7 @@ def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head
         place = str(beside or settings["base_model_name_or_path"])
         revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
         base = open_folder(place, own, seed, revision=revision, start=start)
-        model = tuner.opener(settings["peft_type"]).from_pretrained(base, str(folder))
+        model = virtual_tokens.opener(settings["peft_type"]).from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())
         raise ModelError(f"the adapter in '{folder}' cannot be opened: {sentence[:400]}") from error

@@ -27,6 +27,7 @@ class CausalLM(Objective):
     """Name the next token."""
 
     name: Literal["causal_lm"] = "causal_lm"
+    redraws: ClassVar[bool] = False
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
     causal: ClassVar[bool] = True

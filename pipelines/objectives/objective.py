@@ -37,6 +37,8 @@ class Objective(Block):
     """Whether it learns from pairs of a source and a target, as a task, and not from text."""
     marks_spans: ClassVar[bool] = False
     """Whether special tokens among the labels mark where hidden spans begin and end."""
+    redraws: ClassVar[bool] = True
+    """Whether it asks something else of the same text in another epoch, and with another seed."""
     two_models: ClassVar[bool] = False
     """Whether `prepare` puts another model beside the one that is kept: no adapter can hold what was learnt."""
 

@@ -28,6 +28,7 @@ class Seq2SeqObjective(Objective):
     """Write the target token by token."""
 
     name: Literal["seq2seq"] = "seq2seq"
+    redraws: ClassVar[bool] = False
     pairs: ClassVar[bool] = True
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     """The share of the probability that is asked of all tokens alike, and not of the right one."""

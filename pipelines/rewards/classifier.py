@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,10 @@ class Classifier(RewardBlock):
     """One label of a text classifier: `{name: classifier, checkpoint: sentiment, label: positive}`."""
 
     name: Literal["classifier"] = "classifier"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: classifier, from: judge, label: 'yes'}",
+        "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage that trained a classifier."""
     checkpoint: FolderOrName | None = None

@@ -7,7 +7,7 @@ arxiv.org/abs/2309.00267.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.registry import JUDGES
@@ -22,6 +22,9 @@ class JudgeReward(RewardBlock):
     """What a judge says a completion is worth: `{name: judge, judge: {name: local, checkpoint: …}}`."""
 
     name: Literal["judge"] = "judge"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: judge, judge: {name: rule, prefer: {name: keyword, words: [good]}}}",
+    )
     judge: Annotated[Any, Pick(JUDGES, "name")]
     """A judge, as the stage `feedback` has them."""
 

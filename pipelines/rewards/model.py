@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,10 @@ class RewardModel(RewardBlock):
     policy."""
 
     name: Literal["model"] = "model"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{from: scores}",
+        "{checkpoint: a/b, max_length: 32}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage of the kind `reward`."""
     checkpoint: FolderOrName | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -47,6 +47,7 @@ class Keyword(RewardBlock):
     great]}`."""
 
     name: Literal["keyword"] = "keyword"
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: keyword, words: [good, great]}",)
     words: tuple[Annotated[str, AfterValidator(_one_word)], ...] = Field(min_length=1)
     """The words that are rewarded."""
 
@@ -77,6 +78,10 @@ class Length(RewardBlock):
     40."""
 
     name: Literal["length"] = "length"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: length}",
+        "{name: length, unit: characters, target: 20}",
+    )
     unit: Unit = "words"
     """What is counted: `words` (runs of letters and digits) or `characters`."""
     target: int | None = Field(None, ge=1)
@@ -126,6 +131,7 @@ class Pattern(RewardBlock):
     """Matches of a regular expression: `{name: pattern, pattern: '\\d+', measure: any}`."""
 
     name: Literal["pattern"] = "pattern"
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: pattern, pattern: 'a.', measure: share, ignore_case: true}",)
     pattern: Annotated[str, AfterValidator(_expression)] = Field(min_length=1, max_length=500)
     """A regular expression in Python's words."""
     measure: Measure = "any"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,10 @@ class Weighted(RewardBlock):
     """A sum: `{name: weighted, rewards: [{reward: {from: reward}}, {reward: {name: length}, weight: -0.01}]}`."""
 
     name: Literal["weighted"] = "weighted"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}]}",
+        "{name: weighted, rewards: [{reward: {from: scores}}, {reward: {name: length}, weight: -0.1}]}",
+    )
     rewards: tuple[WeightedPart, ...] = Field(min_length=1)
     """What is added up."""
 

@@ -1,19 +1,13 @@
-"""Several processes and hosts for one stage: torchrun, who joins, barriers, heartbeats, and failures.
+"""Several processes, on one host or more, for one stage: starting torchrun, joining, stopping, signs of life, failures.
 
-A stage over several hosts: the first host announces it, the others join.
+torchrun starts one rank a process, gloo on a CPU and NCCL on GPUs. The driver waits for it. A signal goes to the ranks
+themselves, which agree on a step, save and leave; torchrun's own stop would kill them after thirty seconds, checkpoint
+written or not. When the driver dies, the kernel ends torchrun, and with it the ranks.
 
-The hosts share a folder, named by FINERY_WORLD: whoever starts the attempt sets it, with FINERY_HOSTS (how many),
+Several hosts share a folder, named by FINERY_WORLD: whoever starts the attempt sets it, with FINERY_HOSTS (how many),
 FINERY_HOST (which one this is, from 0) and FINERY_ADDRESS (where the first one is reached), on every host. The first
 host runs the recipe; before each stage that runs on all of them it writes `<n>.json` there and starts its share of
 torchrun's workers. The others run `python -m pipelines join`, which starts theirs.
-
-Several processes for one stage: torchrun, one rank a process, gloo on a CPU and NCCL on GPUs.
-
-The driver starts torchrun for the stage and waits. A signal goes to the ranks themselves, which agree on a step, save
-and leave; torchrun's own stop would kill them after thirty seconds, checkpoint written or not. When the driver dies,
-the kernel ends torchrun, and with it the ranks.
-
-What the processes of one stage say to each other.
 """
 
 from __future__ import annotations
@@ -43,10 +37,18 @@ from pipelines.core.errors import (
     Stopped,
     Unforeseen,
 )
+from pipelines.core.files import write_text
 from pipelines.core.interfaces import Gather, Value, World
 from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
+FAILURE = "failure.json"
+"""Written by a rank that ends with an error, read by the driver."""
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: H
         return Call(str(run_folder), stage, str(folder), processes, 0, "")
     if processes % here.count:
         raise StageError(
-            f"{processes} processes cannot be shared evenly by {here.count} hosts; set launch.num_processes to a multiple of {here.count}"
+            f"{processes} processes cannot be shared evenly by {here.count} hosts; set launch.num_processes "
+            f"to a multiple of {here.count}"
         )
     with socket.socket() as free:
         free.bind(("", 0))
@@ -125,10 +128,66 @@ def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: H
     assert here.folder is not None
     here.folder.mkdir(parents=True, exist_ok=True)
     number = len(list(here.folder.glob("*.json")))
-    temporary = here.folder / f".{number}.tmp"
-    temporary.write_text(json.dumps(asdict(call)))
-    temporary.rename(here.folder / f"{number}.json")
+    write_text(here.folder / f"{number}.json", json.dumps(asdict(call)))
     return call
+
+
+def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, stop: StopSignal) -> None:
+    """Run a stage on `processes` ranks. Raises what the first failing rank raised."""
+    (folder / FAILURE).unlink(missing_ok=True)
+    environment = os.environ | {"FINERY_PARENT_PID": ""}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+    here = hosts()
+    command = call_for(run_folder, stage_id, folder, processes, here).command(here)
+    ranks_log = run_folder / "ranks.log"
+    before = ranks_log.stat().st_size if ranks_log.exists() else 0
+    tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
+    with (
+        open(ranks_log, "ab") as log,
+        stop.deferred(),
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=tie) as child,
+    ):
+        try:
+            _wait(child, stop)
+        except BaseException:
+            child.kill()
+            raise
+    failure = read_failure(folder)
+    killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
+    if killed is None and not stop.requested:
+        if child.returncode < 0:  # torchrun itself, which takes its ranks along: they only say that they were stopped
+            killed = _signal_name(-child.returncode)
+        elif isinstance(failure, Stopped):  # nobody asked for a stop here
+            killed = "SIGTERM"
+    if killed is not None and (failure is None or isinstance(failure, Unforeseen | Stopped)):
+        why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
+        raise ProcessLost(
+            f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last "
+            f"checkpoint, {ranks_log} has their output"
+        )
+    if failure is not None:
+        raise failure
+    if child.returncode != 0:
+        if stop.requested:
+            raise Stopped(f"stage '{stage_id}' was stopped; its last checkpoint is kept")
+        how = f"its processes ended with exit code {child.returncode} and without a word"
+        raise StageError(f"{how}; `finery resume` continues from the last checkpoint, {ranks_log} has their output")
+
+
+def _killed_by(log: Path, start: int) -> str | None:
+    """The signal that ended a rank from outside, as torchrun reports it: what the others say then is only its echo."""
+    with open(log, "rb") as file:
+        file.seek(start)
+        numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
+    names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
+    return names[0] if names else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def join(stop: StopSignal | None = None) -> int:
@@ -157,14 +216,19 @@ def join(stop: StopSignal | None = None) -> int:
 def _share(call: Call, here: Hosts, stop: StopSignal) -> int:
     tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
     environment = os.environ | {"FINERY_PARENT_PID": ""}
-    told = False
     with subprocess.Popen(call.command(here), env=environment, cwd=call.cwd, preexec_fn=tie) as child:
-        while child.poll() is None:
-            if stop.requested and not told:
-                told = True
-                signal_ranks(child.pid)
-            time.sleep(POLL_SECONDS)
+        _wait(child, stop)
     return abs(int(child.returncode))
+
+
+def _wait(child: subprocess.Popen[bytes], stop: StopSignal) -> None:
+    """Until torchrun ends; a stop that is asked for is passed on to its ranks, once."""
+    passed_on = False
+    while child.poll() is None:
+        if stop.requested and not passed_on:
+            passed_on = True
+            signal_ranks(child.pid)
+        time.sleep(POLL_SECONDS)
 
 
 def signal_ranks(agent: int) -> None:
@@ -176,75 +240,6 @@ def signal_ranks(agent: int) -> None:
             rank.send_signal(signal.SIGTERM)
     except psutil.NoSuchProcess:
         return
-
-
-FAILURE = "failure.json"
-"""Written by a rank that ends with an error, read by the driver."""
-
-
-def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, stop: StopSignal) -> None:
-    """Run a stage on `processes` ranks. Raises what the first failing rank raised."""
-    (folder / FAILURE).unlink(missing_ok=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    environment = os.environ | {"FINERY_PARENT_PID": ""}
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
-    here = hosts()
-    command = call_for(run_folder, stage_id, folder, processes, here).command(here)
-    ranks_log = run_folder / "ranks.log"
-    before = ranks_log.stat().st_size if ranks_log.exists() else 0
-    tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
-    with (
-        open(ranks_log, "ab") as log,
-        stop.deferred(),
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=tie) as child,
-    ):
-        told = False
-        try:
-            while child.poll() is None:
-                if stop.requested and not told:
-                    told = True
-                    signal_ranks(child.pid)
-                time.sleep(0.05)
-        except BaseException:
-            child.kill()
-            raise
-    failure = read_failure(folder)
-    killed = _killed_by(ranks_log, before) if child.returncode != 0 and not stop.requested else None
-    if killed is None and not stop.requested:
-        if (
-            child.returncode < 0
-        ):  # torchrun itself, which takes its ranks along: what they say then is that they were stopped
-            killed = _named(-child.returncode)
-        elif isinstance(failure, Stopped):  # nobody asked for a stop here
-            killed = "SIGTERM"
-    if killed is not None and (failure is None or isinstance(failure, Unforeseen | Stopped)):
-        why = ", most often because the machine's memory ran out" if killed == "SIGKILL" else ""
-        raise ProcessLost(
-            f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last checkpoint, {ranks_log} has their output"
-        )
-    if failure is not None:
-        raise failure
-    if child.returncode != 0:
-        if stop.requested:
-            raise Stopped(f"stage '{stage_id}' was stopped; its last checkpoint is kept")
-        how = f"its processes ended with exit code {child.returncode} and without a word"
-        raise StageError(f"{how}; `finery resume` continues from the last checkpoint, {ranks_log} has their output")
-
-
-def _killed_by(log: Path, start: int) -> str | None:
-    """The signal that ended a rank from outside, as torchrun reports it: what the others say then is only its echo."""
-    with open(log, "rb") as file:
-        file.seek(start)
-        numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
-    names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
-    return names[0] if names else None
-
-
-def _named(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def write_failure(folder: Path, error: FineryError) -> None:
@@ -264,11 +259,11 @@ def read_failure(folder: Path) -> FineryError | None:
     if not path.is_file():
         return None
     try:
-        said = json.loads(path.read_text())
+        failure = json.loads(path.read_text())
     except ValueError:
         return None
     path.unlink()
-    error: FineryError = getattr(errors, said["type"], StageError)(said["message"])
+    error: FineryError = getattr(errors, failure["type"], StageError)(failure["message"])
     return error
 
 

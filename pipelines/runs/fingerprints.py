@@ -19,12 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipelines.core import model_types, registry
 from pipelines.core.config import Block
 from pipelines.core.registry import REGISTRIES
 
 AROUND = {"core", "runs"}
 """Rooms that compute nothing that could change a result: what a recipe may say, and what stands around its stages,"""
-COUNTED = {"pipelines.core.model_types"}
+COUNTED = {model_types.__name__}
 """but for these: how long a text a model can read decides what is cut off."""
 
 CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "task_kinds"}
@@ -37,7 +38,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datase
 """Packages whose version can change a result."""
 
 
-def digest(data: Any) -> str:
+def digest(data: object) -> str:
     """SHA-256 of canonical JSON, shortened to 32 hexadecimal digits."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -46,17 +47,17 @@ def digest(data: Any) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that change results."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    versions_by_name = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            versions_by_name[package] = "absent"
+    return versions_by_name
 
 
-def mark_of(
-    identity: Mapping[str, Any], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
+def fingerprint_of(
+    identity: Mapping[str, object], inputs: list[str], content: Mapping[str, str], code: Iterable[str]
 ) -> tuple[str, str]:
     """(the fingerprint of a stage, the hash of its code), from its block, what it reads, its data and its modules."""
     code_hash = code_of(code)
@@ -65,14 +66,14 @@ def mark_of(
 
 def modules_of(block: Block) -> set[str]:
     """Modules that hold the classes of a block and of every block inside it."""
-    found = {type(block).__module__}
+    modules = {type(block).__module__}
     for name in type(block).model_fields:
         for value in _blocks(getattr(block, name)):
-            found |= modules_of(value)
-    return found
+            modules |= modules_of(value)
+    return modules
 
 
-def _blocks(value: Any) -> Iterable[Block]:
+def _blocks(value: object) -> Iterable[Block]:
     if isinstance(value, Block):
         yield value
     elif isinstance(value, Mapping):
@@ -155,7 +156,7 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([node.module] if node.module else [])])
             used |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-            if base == "pipelines.core.registry":
+            if base == registry.__name__:
                 used |= {module for alias in node.names for module in _entries(alias.name.lower())}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := MODULE.fullmatch(node.value)):
             used.add(named.group(1))

@@ -1,11 +1,8 @@
 """The machine: what a run ran on, and how fast it is taken to be before anything is measured.
 
-What a run ran on, for its manifest: processor, memory, devices, and energy where the machine tells.
-
-How fast this machine is taken to be before anything is measured, found out without torch.
-
-The rates are what training reaches, not what data sheets promise: a core's was measured with Finery's trainer (four
-layers of width 256, batches of 32, on two cores with AVX-512), a GPU's is a share of its data sheet's peak.
+`describe` is for the manifest; `this_machine` is for plans and finds out without torch. The rates are what training
+reaches, not what data sheets promise: a core's was measured with Finery's trainer (four layers of width 256, batches of
+32, on two cores with AVX-512), a GPU's is a share of its data sheet's peak.
 """
 
 from __future__ import annotations
@@ -15,29 +12,30 @@ import platform
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pipelines.runs.distributed import hosts
+from pipelines.core.interfaces import Precision
+from pipelines.runs.distributed import cores, hosts
+
+NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}
+"""Feature flags of processors that multiply bfloat16 themselves."""
 
 
-def processor_flags() -> set[str]:
+def processor_flags(proc: Path = Path("/proc")) -> set[str]:
     """Feature flags of the first processor (Linux on x86); empty elsewhere."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("flags"):
-                return set(line.partition(":")[2].split())
-    except OSError:
-        pass
-    return set()
+    return set(_processor(proc, "flags").split())
 
 
 def processor_name() -> str:
     """The processor's marketing name, as far as the system tells."""
+    return _processor(Path("/proc"), "model name") or platform.processor() or platform.machine()
+
+
+def _processor(proc: Path, key: str) -> str:
+    """What the kernel says of the first processor; empty where it says nothing."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = (proc / "cpuinfo").read_text().splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def processes(asked: int | Literal["auto"]) -> int:
@@ -49,15 +47,15 @@ def processes(asked: int | Literal["auto"]) -> int:
     return max(1, int(torch.cuda.device_count())) * hosts().count
 
 
-def precision(asked: str) -> Literal["no", "bf16", "fp16"]:
+def precision(asked: Precision | Literal["auto"]) -> Precision:
     """`auto` resolved: bf16 where the hardware multiplies it natively, else no."""
     if asked != "auto":
-        return asked  # type: ignore[return-value]
+        return asked
     import torch
 
     if torch.cuda.is_available():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    return "bf16" if processor_flags() & {"avx512_bf16", "amx_bf16"} else "no"
+    return "bf16" if processor_flags() & NATIVE_BF16 else "no"
 
 
 def describe() -> dict[str, Any]:
@@ -65,27 +63,27 @@ def describe() -> dict[str, Any]:
     import psutil
     import torch
 
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "platform": platform.platform(),
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": [],
     }
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            found["gpus"].append({"name": properties.name, "memory_bytes": properties.total_memory})
-    return found
+            description["gpus"].append({"name": properties.name, "memory_bytes": properties.total_memory})
+    return description
 
 
 def energy_joules() -> float | None:
     """A counter of the energy used so far, where the machine tells (Intel and AMD RAPL, NVIDIA); None elsewhere."""
-    total, told = 0.0, False
+    total, counted = 0.0, False
     for path in Path("/sys/class/powercap").glob("intel-rapl:?"):
         try:
             total += int((path / "energy_uj").read_text()) / 1e6
-            told = True
+            counted = True
         except (OSError, ValueError):
             continue
     try:
@@ -94,10 +92,10 @@ def energy_joules() -> float | None:
         pynvml.nvmlInit()
         for index in range(pynvml.nvmlDeviceGetCount()):
             total += pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index)) / 1e3
-            told = True
+            counted = True
     except Exception:  # an optional package, a driver that is absent or says no: there is no counter then
         pass
-    return total if told else None
+    return total if counted else None
 
 
 CORE = {"no": 50e9, "bf16": 80e9}
@@ -156,16 +154,15 @@ def this_machine(proc: Path = Path("/proc"), visible: str | None = None) -> Devi
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     names = _gpus(proc)
     if visible is not None:
-        asked = [each for each in visible.split(",") if each.strip() not in ("", "-1")]
-        names = names[: len(asked)]
+        indices = [each for each in visible.split(",") if each.strip() not in ("", "-1")]
+        names = names[: len(indices)]
     if names:
         return gpu(names[0], len(names))
-    flags = _flags(proc)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    native = bool(flags & {"avx512_bf16", "amx_bf16"})
+    flags, count = processor_flags(proc), cores()
+    native = bool(flags & NATIVE_BF16)
     plain = CORE["no"] if "avx512f" in flags else PLAIN_CORE
     rates = {"no": plain, "bf16": CORE["bf16"] if native else plain}
-    return Device(f"{cores} CPU core{'s' if cores > 1 else ''}", "cpu", cores, "bf16" if native else "no", rates)
+    return Device(f"{count} CPU core{'s' if count > 1 else ''}", "cpu", count, "bf16" if native else "no", rates)
 
 
 def gpu(name: str, count: int) -> Device:
@@ -182,11 +179,3 @@ def _gpus(proc: Path) -> list[str]:
             if line.startswith("Model:"):
                 names.append(line.partition(":")[2].strip())
     return names
-
-
-def _flags(proc: Path) -> set[str]:
-    try:
-        lines = (proc / "cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

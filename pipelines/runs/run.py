@@ -84,7 +84,7 @@ class Job:
     """Id of the stage being worked on."""
     folders: dict[str, Path] = field(default_factory=dict)
     """Folders of the complete stages, by id."""
-    marks: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)
     """Fingerprints, by stage id."""
     energy: float | None = None
 
@@ -216,7 +216,7 @@ class Job:
         identity = stage.identity() | {"seed": self.recipe.seed_of(stage), "precision": self.precision}
         if "arguments" in type(stage).model_fields and "global_batch_size" not in getattr(stage, "arguments", {}):
             identity["processes"] = self.processes if stage.joins else 1
-        inputs = [self.marks[TOKENIZER], *(self._mark(read) for read in stage.reads(self.recipe))]
+        inputs = [self.fingerprints[TOKENIZER], *(self._fingerprint(read) for read in stage.reads(self.recipe))]
         if not stage.trains:
             identity["reads"] = stage.reads(self.recipe)  # its files name these stages
         code = fingerprints.modules_of(stage) | stage.modules(self.recipe) | {stage_models.__name__}
@@ -239,57 +239,61 @@ class Job:
         """Reuse or make one stage: whatever happens, it is complete or invisible."""
         started = time.monotonic()
         events, store = self.place.events.of(stage_id), self.place.store
-        mark, code_hash = fingerprints.mark_of(identity, inputs, content, code)
-        self.marks[stage_id] = mark
+        fingerprint, code_hash = fingerprints.fingerprint_of(identity, inputs, content, code)
+        self.fingerprints[stage_id] = fingerprint
 
         def reusable() -> Path | None:
-            found = store.complete(mark)
+            found = store.complete(fingerprint)
             return None if found is not None and stage is not None and not stage.still_there(found) else found
 
         folder = reusable()
         reused = folder is not None
         if folder is None:
-            if (lost := store.damage(mark)) is not None:
+            if (lost := store.damage(fingerprint)) is not None:
                 events.emit(
                     "warning",
-                    message=f"{lost} of the complete stage {store.stages / mark} is missing or changed; it is made "
+                    message=f"{lost} of the complete stage {store.stages / fingerprint} is missing or changed; it is "
+                    "made "
                     "again",
                 )
-            with store.attempt(mark) as attempt:
+            with store.attempt(fingerprint) as attempt:
                 folder = reusable()  # another run may have made it while this one waited
                 if folder is None:
                     self.place.link(name, attempt)
-                    events.emit("started", fingerprint=mark)
+                    events.emit("started", fingerprint=fingerprint)
                     try:
-                        work(attempt, mark)
+                        work(attempt, fingerprint)
                     except BaseException:
-                        store.give_up(mark)
+                        store.give_up(fingerprint)
                         if not attempt.exists():
                             self.place.unlink(name)
                         raise
                     record = {
                         "id": stage_id,
-                        "fingerprint": mark,
+                        "fingerprint": fingerprint,
                         "identity": dict(identity),
                         "inputs": inputs,
                         "data": dict(content),
                         "code": code_hash,
                     }
                     folder = store.finish(
-                        mark, record | {"seconds": time.monotonic() - started, "versions": fingerprints.versions()}
+                        fingerprint,
+                        record | {"seconds": time.monotonic() - started, "versions": fingerprints.versions()},
                     )
         self.place.link(name, folder)
         self.folders[stage_id] = folder
         for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
             part = f"{stage_id}/{model.parent.name}"
-            self.folders[part], self.marks[part] = model.parent, mark
+            self.folders[part], self.fingerprints[part] = model.parent, fingerprint
         seconds = time.monotonic() - started
         metrics = json.loads((folder / "metrics.json").read_text()) if (folder / "metrics.json").is_file() else {}
-        events.emit("stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=mark, metrics=metrics)
+        events.emit(
+            "stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=fingerprint, metrics=metrics
+        )
         self.place.manifest["stages"].append(
             {
                 "id": stage_id,
-                "fingerprint": mark,
+                "fingerprint": fingerprint,
                 "code": code_hash,
                 "data": dict(content),
                 "seconds": round(seconds, 3),
@@ -298,27 +302,27 @@ class Job:
         )
         self.place.save_manifest()
 
-    def _mark(self, stage_id: str) -> str:
+    def _fingerprint(self, stage_id: str) -> str:
         """Fingerprint of a stage's model, or of the recipe's own."""
         if stage_id != START:
-            return self.marks[stage_id]
+            return self.fingerprints[stage_id]
         model = self.start
         if model.checkpoint is not None:
             code = {"trust_remote_code": True} if model.trust_remote_code else {}
             return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
         return fingerprints.digest({"architecture": self.recipe.model.shape()})
 
-    def _run_stage(self, stage: Stage, attempt: Path, mark: str) -> None:
+    def _run_stage(self, stage: Stage, attempt: Path, fingerprint: str) -> None:
         if self.processes > 1 and stage.joins:
             distributed.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop)
             return
-        stage.run(self.context(stage, attempt, mark))
+        stage.run(self.context(stage, attempt, fingerprint))
 
     def context(
         self,
         stage: Stage,
         attempt: Path,
-        mark: str,
+        fingerprint: str,
         world: World | None = None,
         beat: Callable[[], None] = lambda: None,
     ) -> Context:
@@ -330,7 +334,7 @@ class Job:
         return Context(
             stage_id=stage.id,
             folder=attempt,
-            fingerprint=mark,
+            fingerprint=fingerprint,
             seed=self.recipe.seed_of(stage),
             recipe=self.recipe,
             events=self.place.events.of(stage.id),
@@ -350,13 +354,15 @@ class Job:
         """The run's tokenizer."""
         return stage_models.open_tokenizer(self.folders, self.start)
 
-    def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, mark: str) -> None:
+    def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, fingerprint: str) -> None:
         texts: Iterator[str] | None = reader.texts()
         if texts is None:
             raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
         self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
 
-    def _copy_tokenizer(self, source: str, revision: str | None, start: Model | None, attempt: Path, mark: str) -> None:
+    def _copy_tokenizer(
+        self, source: str, revision: str | None, start: Model | None, attempt: Path, fingerprint: str
+    ) -> None:
         self._save_tokenizer(tokenizer.open_tokenizer(source, revision, start), attempt)
 
     def _save_tokenizer(self, made: PreTrainedTokenizerBase, attempt: Path) -> None:
@@ -431,9 +437,9 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
             job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
             stage = recipe.stage(stage_id)
-            mark = folder.name.removesuffix(".partial")
+            fingerprint = folder.name.removesuffix(".partial")
             with distributed.Heartbeat(run_folder, world.rank) as heart:
-                stage.run(job.context(stage, folder, mark, world, heart.step))
+                stage.run(job.context(stage, folder, fingerprint, world, heart.step))
     except BaseException as error:
         failure = understood(error)
         if isinstance(failure, Unforeseen):
@@ -447,15 +453,15 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> i
 
 def complete_stages(run_folder: Path) -> dict[str, Path]:
     """Folders of the complete stages that a run links to, by id."""
-    found = {}
+    folders = {}
     for link in run_folder.glob("stages/*"):
         target = link.resolve()
         if target.is_dir() and not target.name.endswith(".partial"):
-            found[link.name.partition("-")[2]] = target
-            found |= {
+            folders[link.name.partition("-")[2]] = target
+            folders |= {
                 f"{link.name.partition('-')[2]}/{model.parent.name}": model.parent
                 for model in target.glob("tasks/*/model")
             }
     if (run_folder / "tokenizer").exists():
-        found[TOKENIZER] = (run_folder / "tokenizer").resolve()
-    return found
+        folders[TOKENIZER] = (run_folder / "tokenizer").resolve()
+    return folders

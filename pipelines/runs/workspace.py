@@ -24,7 +24,7 @@ from typing import Any
 
 from pipelines.core.errors import Busy
 from pipelines.core.events import EventLog
-from pipelines.core.files import RECORD, home, lock, write_json, write_text
+from pipelines.core.files import RECORD, UNFINISHED, home, lock, write_json, write_text
 
 HASHES = "server.json"
 """In a stage that a server took over: size and SHA-256 of every file."""
@@ -87,13 +87,16 @@ class StageStore:
             folder.mkdir(parents=True, exist_ok=True)
             yield folder
 
-    def finish(self, fingerprint: str, record: Mapping[str, Any]) -> Path:
+    def finish(self, fingerprint: str, record: Mapping[str, object]) -> Path:
         """Declare an attempt complete; returns its final folder."""
         partial, final = self.stages / f"{fingerprint}.partial", self.stages / fingerprint
         files = {
             str(path.relative_to(partial)): path.stat().st_size
             for path in sorted(partial.rglob("*"))
-            if path.is_file() and path.name != RECORD and "checkpoints" not in path.relative_to(partial).parts
+            if path.is_file()
+            and path.name != RECORD
+            and path.suffix != UNFINISHED
+            and "checkpoints" not in path.relative_to(partial).parts
         }
         write_json(partial / RECORD, {**record, "files": files})
         if final.is_symlink():  # to a shared stage that is gone
@@ -127,19 +130,19 @@ class StageStore:
 def holds(folder: Path) -> bool:
     """Whether a stage that a server took over has the files of its record, all of them and no others, byte for byte."""
     try:
-        said = json.loads((folder / HASHES).read_bytes())
-        files = {str(name): (int(size), str(hashed)) for name, (size, hashed) in said["files"].items()}
+        record = json.loads((folder / HASHES).read_bytes())
+        files = {str(name): (int(size), str(hashed)) for name, (size, hashed) in record["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    found = {
+    present = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    found.pop(HASHES, None)
-    if said.get("fingerprint") != folder.name or found.keys() != files.keys():
+    present.pop(HASHES, None)
+    if record.get("fingerprint") != folder.name or present.keys() != files.keys():
         return False
-    return all(not path.is_symlink() and path.is_file() and _same(path, *files[name]) for name, path in found.items())
+    return all(not path.is_symlink() and path.is_file() and _same(path, *files[name]) for name, path in present.items())
 
 
 def _same(path: Path, size: int, hashed: str) -> bool:
@@ -198,9 +201,9 @@ class RunFolder:
         if old.is_dir() and not old.name.endswith(".partial"):
             history = self.folder / "history"
             history.mkdir(exist_ok=True)
-            kept = history / f"{path.name}-{old.name[:8]}"
-            kept.unlink(missing_ok=True)
-            path.rename(kept)
+            older = history / f"{path.name}-{old.name[:8]}"
+            older.unlink(missing_ok=True)
+            path.rename(older)
         else:
             path.unlink()
 

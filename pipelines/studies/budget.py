@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pipelines.core.costs import StagePlan
 from pipelines.core.events import read_events
 from pipelines.core.recipe import Recipe
 from pipelines.core.study_cells import Cell, StudyRecipe
-from pipelines.runs.planning.plan import StagePlan, plan
+from pipelines.runs.planning.plan import plan
 
 UNITS = {"steps": "steps", "tokens": "tokens", "flops": "FLOP", "time": "s"}
 FEWEST = 3

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.core.costs import StagePlan
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.study_cells import Cell, StudyRecipe, named
 from pipelines.runs import hardware
 from pipelines.runs.fingerprints import digest
-from pipelines.runs.planning.plan import Plan, StagePlan, plan
+from pipelines.runs.planning.plan import Plan, plan
 from pipelines.studies.readme import count, seconds, size
 from pipelines.studies.search import rungs
 
@@ -150,16 +151,16 @@ class _Sum:
 
     def add(self, recipe: Recipe, costs: Plan, done: set[str]) -> None:
         for stage, each in zip(recipe.stages, costs.stages, strict=True):
-            mark = _mark(recipe, stage)
-            if mark in done or stage.stage == "publish":
+            fingerprint = _fingerprint(recipe, stage)
+            if fingerprint in done or stage.stage == "publish":
                 continue
-            done.add(mark)
+            done.add(fingerprint)
             self.seconds = None if self.seconds is None or each.seconds is None else self.seconds + each.seconds
 
 
-def _mark(recipe: Recipe, stage: Stage) -> str:
+def _fingerprint(recipe: Recipe, stage: Stage) -> str:
     """What makes a stage the same work in two recipes, as far as the recipes tell."""
-    reads = [_mark(recipe, recipe.stage(name)) if name != "model" else "" for name in stage.reads(recipe)]
+    reads = [_fingerprint(recipe, recipe.stage(name)) if name != "model" else "" for name in stage.reads(recipe)]
     model = recipe.model.plain() if not reads or "" in reads else None
     return digest(
         [stage.identity(), recipe.seed_of(stage), reads, model, recipe.tokenizer.plain() if recipe.tokenizer else None]

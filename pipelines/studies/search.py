@@ -12,7 +12,8 @@ from typing import Any
 from pipelines.core.errors import StageError
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import Values
-from pipelines.core.study_matrix import Search, label
+from pipelines.core.study_matrix import label
+from pipelines.core.study_options import Search
 
 PREFIX = "eval_"
 """What scores on the rows set aside are called in a stage's `metrics.json`."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.files import whole_file, write_json, write_text
 from pipelines.core.scores import bounds, smaller_is_better
-from pipelines.core.study_matrix import Axis, reference_axis
+from pipelines.core.study_matrix import Axis
+from pipelines.core.study_options import reference_axis
 from pipelines.evaluation.resampling import Estimate, mean_interval, paired_difference
 from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected

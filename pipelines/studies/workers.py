@@ -49,12 +49,12 @@ class _Survey(Job):
         work: Any,
         stage: Stage | None = None,
     ) -> None:
-        mark, _ = fingerprints.mark_of(identity, inputs, content, code)
-        self.marks[stage_id] = mark
+        fingerprint, _ = fingerprints.fingerprint_of(identity, inputs, content, code)
+        self.fingerprints[stage_id] = fingerprint
         link = self.place.folder / name
-        if not link.is_symlink() or Path(os.readlink(link)).name != mark:
+        if not link.is_symlink() or Path(os.readlink(link)).name != fingerprint:
             raise _Missing
-        folder = self.place.store.complete(mark)
+        folder = self.place.store.complete(fingerprint)
         if folder is None or (stage is not None and not stage.still_there(folder)):
             raise _Missing
         self.folders[stage_id] = folder

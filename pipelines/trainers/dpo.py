@@ -78,7 +78,7 @@ class DPO(PreferenceSubject, Stage):
         if self.arguments.precompute_ref_log_probs:
             note = "the reference's one pass over the data before training is not counted"
             return self.preference_cost(planning, head, rows, note=note)
-        copies = self.reference is not None or not self.tuner.leaves_base
+        copies = self.reference is not None or not self.tuner.keeps_base
         return self.preference_cost(planning, head, rows, forwards=1, copies=copies)
 
     def run(self, context: Context) -> None:

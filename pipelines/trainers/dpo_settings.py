@@ -56,7 +56,7 @@ class ReferenceStage(Block):
 
 class DPOArguments(TrainingArguments):
     """transformers TrainingArguments by name, `global_batch_size`, and DPO's own numbers:
-    docs/preference-optimisation.md says what they do, and where they come from."""
+    docs/how-to/preference-optimisation.md says what they do, and where they come from."""
 
     beta: Positive = 0.1
     """How firmly the policy is held to its reference."""

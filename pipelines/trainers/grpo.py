@@ -32,6 +32,6 @@ class GRPO(GroupSampling):
     arguments: GRPOArguments = GRPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
     `num_generations` (8), `max_completion_length` (128), `beta` (0), `temperature`, `epsilon`, `loss_type` (dapo),
-    `scale_rewards`, …. See docs/preference-optimisation.md."""
+    `scale_rewards`, …. See docs/how-to/preference-optimisation.md."""
 
     method: ClassVar[str] = "GRPO"

@@ -2,8 +2,8 @@
 
 The model samples completions of the prompts, the reward scores them, and the model is moved towards what scored
 better than expected, held back by a penalty for leaving its reference. Ziegler et al. 2019, arxiv.org/abs/1909.08593;
-Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/ppo.md explains the
-algorithm, file by file.
+Stiennon et al. 2020, arxiv.org/abs/2009.01325; Ouyang et al. 2022, arxiv.org/abs/2203.02155. docs/how-to/ppo.md
+explains the algorithm, file by file.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PPO(Stage):
     arguments: PPOArguments = PPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (prompts of an iteration), and PPO's own numbers,
     such as `response_length`, `kl_coef`, `num_ppo_epochs`, `num_mini_batches`, `cliprange`, `gamma`, `lam`: see
-    docs/ppo.md."""
+    docs/how-to/ppo.md."""
 
     trains: ClassVar[bool] = True
 
@@ -147,7 +147,7 @@ class PPO(Stage):
                 f"is {self.tuner.name}, whose virtual tokens ppo cannot place between a prompt and what is "
                 "sampled behind it; use full, lora, ia3 or adapter",
             )
-        if self.tuner.thaws:
+        if self.tuner.unfreezes:
             yield (
                 ("tuner",),
                 f"is {self.tuner.name}, which thaws weights epoch by epoch; ppo counts iterations, so use one "
@@ -201,7 +201,7 @@ class PPO(Stage):
             s.response_length,
             s.response_length,
             forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
-            copies=not self.tuner.leaves_base,
+            copies=not self.tuner.keeps_base,
         )
         rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
         return planning.training(self, head, example, rows, notes)

@@ -1,6 +1,6 @@
 """The numbers of PPO that a recipe may set among `arguments`, under TRL's names where TRL has them.
 
-docs/ppo.md says what they do, and where they come from.
+docs/how-to/ppo.md says what they do, and where they come from.
 """
 
 from __future__ import annotations

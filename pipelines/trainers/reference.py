@@ -72,7 +72,7 @@ class DisabledAdapter:
 
 def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
     """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
-    return DisabledAdapter() if tuner.leaves_base else FrozenCopy.of(model)
+    return DisabledAdapter() if tuner.keeps_base else FrozenCopy.of(model)
 
 
 def peft_model_in(policy: PreTrainedModel) -> Any:

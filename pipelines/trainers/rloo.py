@@ -31,6 +31,6 @@ class RLOO(GroupSampling):
     arguments: RLOOArguments = RLOOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's
     `num_generations` (2), `max_completion_length` (128), `beta` (0.05), `temperature`, `epsilon`,
-    `normalize_advantages`, …. See docs/preference-optimisation.md."""
+    `normalize_advantages`, …. See docs/how-to/preference-optimisation.md."""
 
     method: ClassVar[str] = "RLOO"

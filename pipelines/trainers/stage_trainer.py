@@ -346,7 +346,7 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         epoch = int((state.epoch or 0.0) + 1e-6)
         if self.trainer.sampler is not None:
             self.trainer.sampler.epoch = epoch
-        if self.trainer.tuner is not None and self.trainer.tuner.thaws:
+        if self.trainer.tuner is not None and self.trainer.tuner.unfreezes:
             self.trainer.tuner.unfreeze(self.trainer.model, epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:

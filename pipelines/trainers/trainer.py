@@ -170,7 +170,7 @@ def fit(
     set_seed(context.seed)
     live = training_arguments(context, TrainingArguments.model_validate(arguments), overrides)
     # What is frozen or unused has no gradients to share.
-    live.ddp_find_unused_parameters = (tuner is not None and tuner.thaws) or trainer_of is not None
+    live.ddp_find_unused_parameters = (tuner is not None and tuner.unfreezes) or trainer_of is not None
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)

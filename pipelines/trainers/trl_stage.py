@@ -52,13 +52,13 @@ def issues(stage: Any, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
             f"is {stage.tuner.name}, but {stage.stage} is trained by TRL, which knows "
             f"{' and '.join(TUNERS_OF_TRL)}; use one of them, or the stage dpo or ppo",
         )
-    elif not stage.tuner.leaves_base and stage.tuner.adapts:
+    elif not stage.tuner.keeps_base and stage.tuner.adapts:
         yield (
             ("tuner",),
             "changes weights of the base, of which TRL's reference is made; leave bias and init_lora_weights "
             "out, or use the stage dpo or ppo",
         )
-    if stage.tuner.thaws:
+    if stage.tuner.unfreezes:
         yield (
             ("tuner",),
             "thaws weights epoch by epoch, which TRL's trainers do not follow; leave the schedule out, or "

@@ -9,13 +9,18 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
+from pipelines.tuners.target_modules import trained_whole
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
 NonLinearity = Literal[
@@ -91,8 +96,8 @@ class Adapter(TunerBlock):
     adapter_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the narrow states."""
     init: Literal["identity", "near-identity"] = "identity"
-    """`identity`: the wide side begins at zero, so that the first output is exactly the model's; `near-identity`:
-    both sides are drawn from a normal distribution with `init_std`, as in section 3.6 of Houlsby et al."""
+    """`identity`: the wide side begins at zero, so that the first output is exactly the model's; `near-identity`: both
+    sides are drawn from a normal distribution with `init_std`, as in section 3.6 of Houlsby et al."""
     init_std: float = Field(0.01, gt=0, le=1)
     """For `near-identity`; above 0.01 the paper sees worse results."""
     train_layer_norm: bool = False
@@ -119,9 +124,15 @@ class Adapter(TunerBlock):
         """Model types without a place for the adapter, and layers that are not there."""
         kind = words.get("model_type")
         if kind in NO_FEED_FORWARD:
-            return f"finds no place in {kind}: its feed-forward network is not two linear layers that every token passes; use lora"
+            return (
+                f"finds no place in {kind}: its feed-forward network is not two linear layers that every token "
+                "passes; use lora"
+            )
         if self.kind == "houlsby" and kind in NO_ATTENTION:
-            return f"finds no place behind the attention of {kind}, which does not end in a linear layer; use kind: pfeiffer"
+            return (
+                f"finds no place behind the attention of {kind}, which does not end in a linear layer; use kind: "
+                "pfeiffer"
+            )
         counts = [
             words.get(word) for word in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
         ]
@@ -130,13 +141,11 @@ class Adapter(TunerBlock):
             return f"is to stand in layer {max(self.layers)}, but the model's {count} layers are 0 to {count - 1}"
         return None
 
-    def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when a layer has no place for the adapter."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """A PEFT model around `model`. Raises IncompatibleError when a layer has no place for the adapter."""
         from peft import get_peft_model
 
-        from pipelines.tuners.bottleneck import BottleneckConfig, norms_of, places_for
-        from pipelines.tuners.target_modules import trained_whole
-        from pipelines.tuners.tuner import register
+        from pipelines.tuners.bottleneck import BottleneckConfig, norms_of, places_for, register
 
         register()
         try:

@@ -1,19 +1,22 @@
 """BitFit: only the biases learn. Ben Zaken et al. 2022, arxiv.org/abs/2106.10199.
 
 "All biases" are those of the linear layers and of the layer norms (section 3, equations 1 to 5). The small variant
-keeps to the bias of the query and that of the feed-forward's first matrix, the paper's b_q and b_m2 (section 4,
-"fewer bias parameters"). Modules that the checkpoint did not bring, the head of the task above all, learn whole.
+keeps to the bias of the query and that of the feed-forward's first matrix, the paper's b_q and b_m2 (section 4, "fewer
+bias parameters"). Modules that the checkpoint did not bring, the head of the task above all, learn whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines.core.errors import IncompatibleError
-from pipelines.tuners.full import new_weights
-from pipelines.tuners.layer_groups import in_body
+from pipelines.tuners.layer_groups import in_body, new_weights
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 QUERY = ("query", "query_proj", "q_proj", "q_lin", "q", "q_head")
 """What the projection of the queries is called."""
@@ -31,8 +34,9 @@ INTERMEDIATE = (
 )
 """What the feed-forward's first matrix is called."""
 BIAS_WORDS: dict[str, tuple[str, ...]] = {
-    "t5": (), "mt5": (), "umt5": (), "switch_transformers": (), "longt5": (), "gemma": ("attention_bias",), "gemma2": ("attention_bias",),
-    "mistral": (), "mixtral": (), "llama": ("attention_bias", "mlp_bias"), "qwen3": ("attention_bias",),
+    "t5": (), "mt5": (), "umt5": (), "switch_transformers": (), "longt5": (), "mistral": (), "mixtral": (),
+    "gemma": ("attention_bias",), "gemma2": ("attention_bias",), "llama": ("attention_bias", "mlp_bias"),
+    "qwen3": ("attention_bias",),
     "modernbert": ("attention_bias", "mlp_bias", "norm_bias"), "olmo2": ("attention_bias",),
 }  # fmt: skip
 """Model types whose bodies have biases only where one of these config words is true. All others have some."""
@@ -43,8 +47,8 @@ class BitFit(TunerBlock):
 
     name: Literal["bitfit"] = "bitfit"
     biases: Literal["all", "query_and_intermediate"] = "all"
-    """Which biases of the body learn: all, or those of the queries and of the feed-forward's first matrix, half
-    the number."""
+    """Which biases of the body learn: all, or those of the queries and of the feed-forward's first matrix, half the
+    number."""
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """A body without biases has nothing to learn."""
@@ -56,8 +60,8 @@ class BitFit(TunerBlock):
             some = kind not in BIAS_WORDS or any(words.get(word) for word in BIAS_WORDS[kind])
         return None if some else f"trains biases, but this {kind} has none; use lora, or give the architecture biases"
 
-    def apply(self, model: Any) -> Any:
-        """The same model. Raises Misfit when its body has no bias of the wanted kind."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """The same model. Raises IncompatibleError when its body has no bias of the wanted kind."""
         biases = [name for name, _ in model.named_parameters() if _is_bias(name)]
         body = [name for name in biases if in_body(model, name)]
         if not body:
@@ -67,12 +71,13 @@ class BitFit(TunerBlock):
             if not query or not intermediate:
                 lacking = "feed-forward's first matrix" if query else "query"
                 raise IncompatibleError(
-                    f"bitfit.biases is query_and_intermediate, but {type(model).__name__} has no bias of the {lacking} alone; use all"
+                    f"bitfit.biases is query_and_intermediate, but {type(model).__name__} has no bias of the "
+                    f"{lacking} alone; use all"
                 )
             biases = query + intermediate
-        awake = {*biases, *new_weights(model)}
+        learning = {*biases, *new_weights(model)}
         for name, weight in model.named_parameters():
-            weight.requires_grad_(name in awake)
+            weight.requires_grad_(name in learning)
         return model
 
 

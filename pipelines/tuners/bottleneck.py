@@ -1,15 +1,15 @@
 """Bottleneck adapters and their fusion as PEFT methods: `peft_type` FINERY_BOTTLENECK and FINERY_FUSION.
 
 Importing this module teaches them to PEFT; from then on `get_peft_model`, `save_pretrained`,
-`PeftModel.from_pretrained`, `load_adapter`, `set_adapter`, `disable_adapter`, `delete_adapter` and `unload` work as
-for every other method. PEFT runs no code that comes with an adapter, so saving one copies this file beside it, as
-`finery_bottleneck.py`: whoever imports that copy first can load the adapter. Therefore it imports torch,
-transformers, peft and the standard library only.
+`PeftModel.from_pretrained`, `load_adapter`, `set_adapter`, `disable_adapter`, `delete_adapter` and `unload` work as for
+every other method. PEFT runs no code that comes with an adapter, so saving one copies this file beside it, as
+`finery_bottleneck.py`: whoever imports that copy first can load the adapter. Therefore it imports torch, transformers,
+peft and the standard library only.
 
-A sequential adapter changes a sub-layer's output y, just before dropout, residual and norm, to y + s *
-up(f(down(y))). Houlsby et al. 2019, arxiv.org/abs/1902.00751, section 2.1, put one behind every attention and every
-feed-forward network; Pfeiffer et al. 2021, arxiv.org/abs/2005.00247, appendix A, one behind the feed-forward network.
-The parallel adapter reads the feed-forward network's input x instead, y + s * up(f(down(x))): He et al. 2022,
+A sequential adapter changes a sub-layer's output y, just before dropout, residual and norm, to y + s * up(f(down(y))).
+Houlsby et al. 2019, arxiv.org/abs/1902.00751, section 2.1, put one behind every attention and every feed-forward
+network; Pfeiffer et al. 2021, arxiv.org/abs/2005.00247, appendix A, one behind the feed-forward network. The parallel
+adapter reads the feed-forward network's input x instead, y + s * up(f(down(x))): He et al. 2022,
 arxiv.org/abs/2110.04366, section 3.3.
 """
 
@@ -54,18 +54,19 @@ QUERIES = (
 )
 """Names of the linear layer that makes queries: its module is an attention."""
 OUTPUTS = ("output", "out_proj", "o_proj", "o", "c_proj", "dense", "out_lin", "Wo", "post_proj")
-"""Names of the linear layer that ends an attention, beside the queries; else it is `output.dense` or `output` one
-level up."""
+"""Names of the linear layer that ends an attention, beside the queries; else it is `output.dense` or `output` one level
+up."""
 PAIRS = (
-    ("intermediate", "output"), ("fc1", "fc2"), ("c_fc", "c_proj"), ("lin1", "lin2"), ("linear_1", "linear_2"), ("layer_1", "layer_2"),
-    ("up_proj", "down_proj"), ("gate_up_proj", "down_proj"), ("wi", "wo"), ("wi_0", "wo"), ("Wi", "Wo"), ("w1", "w2"),
-    ("fc_in", "fc_out"), ("dense_h_to_4h", "dense_4h_to_h"), ("ffn", "ffn_output"), ("0", "2"),
+    ("intermediate", "output"), ("fc1", "fc2"), ("c_fc", "c_proj"), ("lin1", "lin2"), ("linear_1", "linear_2"),
+    ("layer_1", "layer_2"), ("up_proj", "down_proj"), ("gate_up_proj", "down_proj"), ("wi", "wo"), ("wi_0", "wo"),
+    ("Wi", "Wo"), ("w1", "w2"), ("fc_in", "fc_out"), ("dense_h_to_4h", "dense_4h_to_h"), ("ffn", "ffn_output"),
+    ("0", "2"),
 )  # fmt: skip
 """Names of the linear layers that begin and end a feed-forward network."""
 
 
 @dataclass(frozen=True)
-class Place:
+class AdapterPlace:
     """Where an adapter can stand: full names of the linear layers that begin and end a sub-layer."""
 
     exit: str
@@ -81,7 +82,7 @@ class Place:
         return ".".join(parts[:position]), int(parts[position])
 
 
-def places(model: nn.Module) -> list[Place]:
+def places(model: nn.Module) -> list[AdapterPlace]:
     """Every place in the layers of `model`, by the names of its linear layers, in their order."""
     modules: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
@@ -94,7 +95,7 @@ def places(model: nn.Module) -> list[Place]:
         owner = modules.get(name.rpartition(".")[0])
         return isinstance(base, nn.Linear | Conv1D) and not isinstance(owner, nn.MultiheadAttention)
 
-    found: list[Place] = []
+    found: list[AdapterPlace] = []
     for name in modules:
         if not any(part.isdigit() for part in name.split(".")) or any(
             word in name for word in ("expert", "router", "norm")
@@ -103,24 +104,24 @@ def places(model: nn.Module) -> list[Place]:
         above = name.rpartition(".")[0]
         if any(linear(f"{name}.{each}") for each in QUERIES):
             ends = [*(f"{name}.{each}" for each in OUTPUTS), f"{above}.output.dense", f"{above}.output"]
-            found += [Place(each, ATTENTION) for each in ends if linear(each)][:1]
+            found += [AdapterPlace(each, ATTENTION) for each in ends if linear(each)][:1]
         elif linear(f"{name}.in_proj") and linear(
             f"{above}.output.dense"
         ):  # DeBERTa; a state-space mixer ends otherwise
-            found.append(Place(f"{above}.output.dense", ATTENTION))
+            found.append(AdapterPlace(f"{above}.output.dense", ATTENTION))
         for begins, ends_in in PAIRS:
             entry, exit = f"{name}.{begins}", f"{name}.{ends_in}"
             if not linear(entry):
                 entry, exit = f"{entry}.dense", f"{exit}.dense"  # BERT's family
             if linear(entry) and linear(exit):
-                found.append(Place(exit, FEED_FORWARD, entry))
+                found.append(AdapterPlace(exit, FEED_FORWARD, entry))
                 break
     return list(
         {place.exit: place for place in found if any(part.isdigit() for part in place.exit.split("."))}.values()
     )
 
 
-def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None) -> list[Place]:
+def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None) -> list[AdapterPlace]:
     """The places of one kind of adapter. Raises ValueError, a sentence, where a layer has none."""
     found, what = places(model), type(model).__name__
     by_role = {role: {place.layer for place in found if place.role == role} for role in READS[kind]}
@@ -154,7 +155,7 @@ def _above(name: str) -> Iterable[str]:
     return (".".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def norms_of(model: nn.Module, chosen: Iterable[Place]) -> list[str]:
+def norms_of(model: nn.Module, chosen: Iterable[AdapterPlace]) -> list[str]:
     """Full names of the normalisations in the layers of these places, each layer's own."""
     layers = {f"{stack}.{number}." for stack, number in (place.layer for place in chosen)}
     return [
@@ -221,7 +222,7 @@ class FusionConfig(BottleneckConfig):
     def build(self, entry: int, exit: int, place: str) -> nn.Module:
         known = {each.name for each in fields(BottleneckConfig) if each.init}
         here = [member for member in self.members if place in member["places"]]
-        return Fusion(
+        return FusedBottlenecks(
             [Bottleneck(BottleneckConfig(**{k: v for k, v in one.items() if k in known}), entry, exit) for one in here],
             exit,
         )
@@ -258,7 +259,7 @@ class Bottleneck(nn.Module):  # type: ignore[misc]
         return changed.to(output.dtype)
 
 
-class Fusion(nn.Module):  # type: ignore[misc]
+class FusedBottlenecks(nn.Module):  # type: ignore[misc]
     """Attention of a sub-layer's output to what each of its adapters would add: section 3.2 of the paper.
 
     value begins as the identity, so that the first mix is one of the adapters' own changes.
@@ -332,7 +333,7 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
     def _freeze_non_trainable_peft_weights(self, adapter_names: Any = None) -> None:
         """PEFT asks after each change of what may learn: the adapters inside a fusion never do."""
         for adapter in self.bottleneck_adapters.values():
-            if isinstance(adapter, Fusion):
+            if isinstance(adapter, FusedBottlenecks):
                 adapter.members.requires_grad_(False)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
@@ -395,7 +396,8 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
         """`….bottleneck_adapters.default.down.weight` is saved without `default`. PEFT's own looks one level up
-        only."""
+        only.
+        """
         return key.replace(f".bottleneck_adapters.{adapter_name}.", ".bottleneck_adapters.", 1)
 
 
@@ -407,8 +409,9 @@ def _widths(module: nn.Module) -> tuple[int, int]:
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are
-    written to."""
+    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are written
+    to.
+    """
     for name, config in ((BOTTLENECK, BottleneckConfig), (FUSION, FusionConfig)):
         if replace or name not in peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
             peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING[name] = config

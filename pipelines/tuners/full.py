@@ -1,63 +1,27 @@
 """Full fine-tuning: every weight learns, at once or layer by layer, at one rate or at a rate for each layer.
 
-Weights named by pattern: a module's name or its last words, or a glob over the full name.
-
-Gradual unfreezing: the last layer learns first, and one more with every epoch (Howard and Ruder 2018, section 3.3).
-
-The slanted triangular schedule: a short rise and a long fall (Howard and Ruder 2018, section 3.2, equation 3).
-
-Full fine-tuning: every weight learns, at once or layer by layer, at one rate or at a rate for each layer.
-
 The three ways to keep what pretraining taught are those of Howard and Ruder 2018, "Universal Language Model Fine-tuning
-for Text Classification" (ULMFiT), sections 3.2 and 3.3, arxiv.org/abs/1801.06146; each can be used alone.
+for Text Classification" (ULMFiT), arxiv.org/abs/1801.06146; each can be used alone. Discriminative rates (section 3.2):
+each layer learns slower than the one above it. The slanted triangular schedule (section 3.2, equation 3): a short rise
+and a long fall. Gradual unfreezing (section 3.3): the last layer learns first, and one more with every epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import IncompatibleError, ModelError
-from pipelines.tuners.layer_groups import Group, layer_groups
+from pipelines.tuners.layer_groups import Group, layer_groups, new_weights
 from pipelines.tuners.tuner import TunerBlock
 
-
-def matching(model: Any, patterns: Iterable[str], key: str) -> set[str]:
-    """Names of the parameters that a pattern means. Raises Misfit for a pattern that means none, at the recipe's `key`.
-
-    A pattern stands for a module with everything in it, or for a parameter, by its full name or its last words:
-    `embeddings`, `layer.0` (not `layer.10`), `LayerNorm.bias`. `*` stands for anything, `?` for one character.
-    """
-    names = [name for name, _ in model.named_parameters()]
-    found: set[str] = set()
-    for pattern in patterns:
-        meant = {name for name in names if any(_means(pattern, whole) for whole in _enclosing(name))}
-        if not meant:
-            raise IncompatibleError(
-                f"{key} '{pattern}' matches no weight of the model; it has the modules {_known(names)}"
-            )
-        found |= meant
-    return found
-
-
-def _means(pattern: str, name: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
-
-
-def _enclosing(name: str) -> list[str]:
-    """The parameter itself and every module around it, by full name."""
-    parts = name.split(".")
-    return [".".join(parts[: length + 1]) for length in range(len(parts))]
-
-
-def _known(names: Iterable[str]) -> str:
-    """The words that module names are made of, without the numbers of layers."""
-    words = [part for name in names for part in name.split(".")[:-1] if not part.isdigit()]
-    return ", ".join(dict.fromkeys(words))
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 
 class GradualUnfreezing(Block):
@@ -66,23 +30,9 @@ class GradualUnfreezing(Block):
     epochs_per_layer: int = Field(1, ge=1)
     """Epochs until the next layer below joins."""
 
-    def thawed(self, epoch: int) -> int:
+    def unfrozen(self, epoch: int) -> int:
         """How many layers learn in that epoch, the first being 0, counted from the head."""
         return 1 + epoch // self.epochs_per_layer
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, bool):
-        return GradualUnfreezing() if value else None
-    if value is None or isinstance(value, GradualUnfreezing):
-        return value
-    if isinstance(value, dict):
-        return value
-    raise ConfigIssues([((), f"is {show(value)}, must be true, or a mapping such as {{epochs_per_layer: 2}}")])
-
-
-Gradual = Annotated[GradualUnfreezing | None, BeforeValidator(_spelled)]
-"""The type of a key that takes `true` or the settings."""
 
 
 class SlantedTriangular(Block):
@@ -94,8 +44,8 @@ class SlantedTriangular(Block):
     """How much smaller the smallest rate is than the largest."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio
-        and 1.
+        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio and
+        1.
 
         The fall takes `steps - cut` steps, which is the paper's `cut · (1 / cut_frac - 1)` where `cut_frac · steps` is
         whole; elsewhere the paper's would end early and go below zero.
@@ -105,16 +55,17 @@ class SlantedTriangular(Block):
         return (1 + max(height, 0.0) * (self.ratio - 1)) / self.ratio
 
 
-def _spelled_slanted(value: Any) -> Any:
-    if isinstance(value, bool):
-        return SlantedTriangular() if value else None
-    if value is None or isinstance(value, SlantedTriangular | dict):
-        return value
-    raise ConfigIssues([((), f"is {show(value)}, must be true, or a mapping such as {{cut_frac: 0.1, ratio: 32}}")])
+def _true_or_settings(block: type[Block], example: str) -> Callable[[Any], Any]:
+    """The validator of a key that takes `true`, for the settings as they are by default, or a mapping."""
 
+    def validate(value: Any) -> Any:
+        if isinstance(value, bool):
+            return block() if value else None
+        if value is None or isinstance(value, block | dict):
+            return value
+        raise ConfigIssues([((), f"is {show(value)}, must be true, or a mapping such as {example}")])
 
-Slanted = Annotated[SlantedTriangular | None, BeforeValidator(_spelled_slanted)]
-"""The type of a key that takes `true` or the settings."""
+    return validate
 
 
 class Full(TunerBlock):
@@ -123,9 +74,13 @@ class Full(TunerBlock):
     name: Literal["full"] = "full"
     discriminative: float | None = Field(None, gt=1)
     """Each layer learns this many times slower than the one above it, the embeddings slowest: 2.6 in ULMFiT."""
-    gradual_unfreezing: Gradual = None
+    gradual_unfreezing: Annotated[
+        GradualUnfreezing | None, BeforeValidator(_true_or_settings(GradualUnfreezing, "{epochs_per_layer: 2}"))
+    ] = None
     """`true`: the head learns in the first epoch, and one more layer joins it with every epoch."""
-    slanted_triangular: Slanted = None
+    slanted_triangular: Annotated[
+        SlantedTriangular | None, BeforeValidator(_true_or_settings(SlantedTriangular, "{cut_frac: 0.1, ratio: 32}"))
+    ] = None
     """`true`: the learning rates rise over a tenth of the steps and fall over the rest; replaces `arguments`'
     schedule."""
     freeze: tuple[str, ...] | None = Field(None, min_length=1)
@@ -140,15 +95,15 @@ class Full(TunerBlock):
         return self
 
     @property
-    def thaws(self) -> bool:
+    def unfreezes(self) -> bool:
         return self.gradual_unfreezing is not None
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """The same model. Raises ModelError for a pattern that matches nothing, and when nothing is left to learn."""
         learning = self._learning(model)
         if not learning:
             raise ModelError(f"full.freeze {list(self.freeze or ())} leaves no weight that learns; freeze less")
-        if (self.discriminative or self.thaws) and len(layer_groups(model)) < 2:
+        if (self.discriminative or self.unfreezes) and len(layer_groups(model)) < 2:
             raise IncompatibleError(
                 f"{type(model).__name__} has no layers to tell apart; leave discriminative and gradual_unfreezing out"
             )
@@ -156,9 +111,10 @@ class Full(TunerBlock):
             weight.requires_grad_(name in learning)
         return model
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """1 for the head and for the topmost layer without one, and 1 / discriminative of the layer above for each
-        below."""
+        below.
+        """
         if self.discriminative is None:
             return {}
         groups = layer_groups(model)
@@ -168,32 +124,35 @@ class Full(TunerBlock):
             for name in group.parameters
         }
 
-    def unfreeze(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """Let the layers learn whose epoch has come. What is frozen by name stays so."""
         if self.gradual_unfreezing is None:
             return
         learning = self._learning(model)
         groups = _learning_groups(model, learning)
-        awake = {name for group in groups[-self.gradual_unfreezing.thawed(epoch) :] for name in group.parameters}
+        unfrozen = {name for group in groups[-self.gradual_unfreezing.unfrozen(epoch) :] for name in group.parameters}
         for name, weight in model.named_parameters():
-            weight.requires_grad_(name in learning & awake)
+            weight.requires_grad_(name in learning & unfrozen)
 
-    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """The lowest layers, where there are more of them than epochs to wake them in."""
         if self.gradual_unfreezing is None:
             return None
         groups = _learning_groups(model, self._learning(model))
-        count = len(groups) - self.gradual_unfreezing.thawed(max(epochs, 1) - 1)
+        count = len(groups) - self.gradual_unfreezing.unfrozen(max(epochs, 1) - 1)
         if count < 1:
             return None
         lowest = groups[0].name if count == 1 else f"{groups[0].name} to {groups[count - 1].name}"
         needed = (len(groups) - 1) * self.gradual_unfreezing.epochs_per_layer + 1
-        return f"full.gradual_unfreezing: {count} of {len(groups)} layers ({lowest}) never learn in {epochs} epochs; num_train_epochs: {needed} reaches all"
+        return (
+            f"full.gradual_unfreezing: {count} of {len(groups)} layers ({lowest}) never learn in {epochs} epochs; "
+            f"num_train_epochs: {needed} reaches all"
+        )
 
     def factor(self, step: int, steps: int) -> float | None:
         return None if self.slanted_triangular is None else self.slanted_triangular.factor(step, steps)
 
-    def _learning(self, model: Any) -> set[str]:
+    def _learning(self, model: PreTrainedModel) -> set[str]:
         """Names of the parameters that ever learn. Modules that the checkpoint did not bring always do."""
         names = {name for name, _ in model.named_parameters()}
         new = new_weights(model)
@@ -201,7 +160,8 @@ class Full(TunerBlock):
             frozen = matching(model, self.freeze, "full.freeze")
             if frozen <= new:
                 raise ModelError(
-                    f"full.freeze {list(self.freeze)} matches only weights that the checkpoint did not bring: they must learn"
+                    f"full.freeze {list(self.freeze)} matches only weights that the checkpoint did not bring: "
+                    "they must learn"
                 )
             return names - (frozen - new)
         if self.train is not None:
@@ -209,12 +169,41 @@ class Full(TunerBlock):
         return names
 
 
-def _learning_groups(model: Any, learning: set[str]) -> list[Group]:
+def _learning_groups(model: PreTrainedModel, learning: set[str]) -> list[Group]:
     """The layers in which something learns, from the lowest to the head."""
     return [group for group in layer_groups(model) if learning & set(group.parameters)]
 
 
-def new_weights(model: Any) -> set[str]:
-    """Names of the parameters that the checkpoint did not bring: at their random values they cannot stay."""
-    fresh = tuple(f"{module}." for module in getattr(model, "finery_new_modules", ()))
-    return {name for name, _ in model.named_parameters() if name.startswith(fresh)} if fresh else set()
+def matching(model: PreTrainedModel, patterns: Iterable[str], key: str) -> set[str]:
+    """Names of the parameters that a pattern means. Raises IncompatibleError for a pattern that means none, at the
+    recipe's `key`.
+
+    A pattern stands for a module with everything in it, or for a parameter, by its full name or its last words:
+    `embeddings`, `layer.0` (not `layer.10`), `LayerNorm.bias`. `*` stands for anything, `?` for one character.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    matched: set[str] = set()
+    for pattern in patterns:
+        named = {name for name in names if any(_means(pattern, whole) for whole in _enclosing(name))}
+        if not named:
+            raise IncompatibleError(
+                f"{key} '{pattern}' matches no weight of the model; it has the modules {_module_words(names)}"
+            )
+        matched |= named
+    return matched
+
+
+def _means(pattern: str, name: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+
+
+def _enclosing(name: str) -> list[str]:
+    """The parameter itself and every module around it, by full name."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]
+
+
+def _module_words(names: Iterable[str]) -> str:
+    """The words that module names are made of, without the numbers of layers."""
+    words = [part for name in names for part in name.split(".")[:-1] if not part.isdigit()]
+    return ", ".join(dict.fromkeys(words))

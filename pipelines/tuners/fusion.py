@@ -10,13 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError, ModelError
+from pipelines.tuners.target_modules import trained_whole
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 KEYS = ("kind", "reduction_factor", "bottleneck_size", "non_linearity", "scaling", "adapter_dropout")
 """What an adapter's config says about how it computes."""
@@ -26,7 +32,9 @@ class Fusion(TunerBlock):
     """Learn to mix the adapters of earlier stages; the adapters and the model stay frozen."""
 
     name: Literal["fusion"] = "fusion"
+    recipe_examples: ClassVar[tuple[str, ...]] = ("{name: fusion, adapters: [first, second]}",)
     adapts: ClassVar[bool] = True
+    begins_at_base: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     merges_into_code: ClassVar[bool] = True
     adapters: tuple[str, ...] = Field(min_length=2)
@@ -50,18 +58,16 @@ class Fusion(TunerBlock):
         return self.adapters
 
     def given(self, folders: Mapping[str, Path]) -> Fusion:
-        told = self.model_copy()
-        told._folders = dict(folders)
-        return told
+        tuner = self.model_copy()
+        tuner._folders = dict(folders)
+        return tuner
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """A PEFT model around `model`. Raises ModelError when the adapters do not fit it."""
         from peft import get_peft_model
         from safetensors.torch import load_file
 
-        from pipelines.tuners.bottleneck import BottleneckLayer, FusionConfig, places
-        from pipelines.tuners.target_modules import trained_whole
-        from pipelines.tuners.tuner import register
+        from pipelines.tuners.bottleneck import BottleneckLayer, FusionConfig, places, register
 
         register()
         if missing := [name for name in self.adapters if name not in self._folders]:
@@ -90,17 +96,17 @@ class Fusion(TunerBlock):
         return tuned
 
     def _member(self, name: str, folder: Path, places: list[str]) -> dict[str, Any]:
-        said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        return {"name": name, "places": places, **{key: said[key] for key in KEYS}}
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        return {"name": name, "places": places, **{key: config[key] for key in KEYS}}
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
         """`value_regularization` times the squared distance of all value matrices from the identity."""
-        from pipelines.tuners import bottleneck
+        from pipelines.tuners.bottleneck import FusedBottlenecks
 
         if not self.value_regularization:
             return None
         return self.value_regularization * sum(
-            each.distance() for each in model.modules() if isinstance(each, bottleneck.Fusion)
+            each.distance() for each in model.modules() if isinstance(each, FusedBottlenecks)
         )
 
 

@@ -12,13 +12,26 @@ with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
+from pipelines.tuners.target_modules import (
+    body_layers,
+    chosen,
+    ends,
+    feed_forward_ends,
+    is_transposed,
+    key_value_layers,
+    trained_whole,
+)
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 UNFIT: Mapping[str, str] = {
     "xlnet": "multiplies bare parameters for keys and values",
@@ -32,7 +45,8 @@ UNFIT: Mapping[str, str] = {
 
 class IA3(TunerBlock):
     """Learn one vector for keys, one for values and one for inner activations in each layer; everything else stays
-    frozen."""
+    frozen.
+    """
 
     name: Literal["ia3"] = "ia3"
     adapts: ClassVar[bool] = True
@@ -62,46 +76,45 @@ class IA3(TunerBlock):
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         why = None if self.target_modules else UNFIT.get(str(words.get("model_type")))
-        return (
-            why
-            and f"scales keys, values and inner activations, but '{words['model_type']}' {why}; name its layers in target_modules, or use lora"
+        return why and (
+            f"scales keys, values and inner activations, but '{words['model_type']}' {why}; name its layers "
+            "in target_modules, or use lora"
         )
 
-    def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when its keys, values or feed-forward networks are not found."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """A PEFT model around `model`. Raises IncompatibleError when its keys, values or feed-forward networks are not
+        found.
+        """
         from peft import IA3Config, get_peft_model
 
-        from pipelines.tuners import target_modules as layers
-
-        whole = layers.trained_whole(model, self.modules_to_save, self.name)
+        whole = trained_whole(model, self.modules_to_save, self.name)
         if self.target_modules:
-            targets = layers.chosen(model, self.name, self.target_modules, whole, self.exclude_modules)
-            inner = [name for name in targets if any(layers.ends(name, each) for each in self.feedforward_modules)]
+            targets = chosen(model, self.name, self.target_modules, whole, self.exclude_modules)
+            inner = [name for name in targets if any(ends(name, each) for each in self.feedforward_modules)]
         else:
             inner, targets = self._found(model, whole)
         config = IA3Config(
             target_modules=list(targets),
             feedforward_modules=inner,
             modules_to_save=whole or None,
-            fan_in_fan_out=all(layers.is_transposed(each) for each in targets.values()),
+            fan_in_fan_out=all(is_transposed(each) for each in targets.values()),
         )
         return get_peft_model(model, config)
 
-    def _found(self, model: Any, whole: list[str]) -> tuple[list[str], dict[str, Any]]:
+    def _found(self, model: PreTrainedModel, whole: list[str]) -> tuple[list[str], dict[str, Any]]:
         """(the layers that end feed-forward networks, they and the projections to keys and values), by full name."""
-        from pipelines.tuners import target_modules as layers
-
-        body = layers.body_layers(model, whole)
-        projections, inner = layers.key_value_layers(body), layers.feed_forward_ends(model, body)
-        lacks = [
+        body = body_layers(model, whole)
+        projections, inner = key_value_layers(body), feed_forward_ends(model, body)
+        missing = [
             what
             for what, names in (("projections to keys and values", projections), ("feed-forward networks", inner))
             if not names
         ]
-        if lacks:
+        if missing:
             raise IncompatibleError(
-                f"{self.name} finds no {' and no '.join(lacks)} in {type(model).__name__}; name the layers in target_modules, and those "
-                "whose input is scaled in feedforward_modules too, or use another tuner, such as lora"
+                f"{self.name} finds no {' and no '.join(missing)} in {type(model).__name__}; name the layers in "
+                "target_modules, and those whose input is scaled in feedforward_modules too, or use another "
+                "tuner, such as lora"
             )
-        found = layers.chosen(model, self.name, (*projections, *inner), whole, self.exclude_modules)
+        found = chosen(model, self.name, (*projections, *inner), whole, self.exclude_modules)
         return [name for name in inner if name in found], found

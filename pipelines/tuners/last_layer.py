@@ -7,13 +7,17 @@ Do? Freezing Layers During Transformer Fine-Tuning", arxiv.org/abs/1911.03090.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.layer_groups import HEAD, layer_groups
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 WORD_HEADS = ("causal_lm", "seq2seq_lm")
 """Heads that are one matrix, usually the embeddings' own."""
@@ -27,8 +31,9 @@ class LastLayer(TunerBlock):
     """How many layers below the head learn too."""
 
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
-        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many
-        layers are there."""
+        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers
+        are there.
+        """
         depth = words.get("num_hidden_layers")
         if (
             words.get("model_type") == "finery"
@@ -39,24 +44,28 @@ class LastLayer(TunerBlock):
             return f"has layers {self.layers}, but the model has {depth} layers; lower it, or use full"
         own_bias = words.get("lm_head_bias") if words.get("model_type") == "finery" else None
         if self.layers == 0 and head in WORD_HEADS and words.get("tie_word_embeddings", True) and not own_bias:
-            return "trains a head of its own, but a language model's is the matrix of its embeddings; set last_layer.layers to at least 1"
+            return (
+                "trains a head of its own, but a language model's is the matrix of its embeddings; set "
+                "last_layer.layers to at least 1"
+            )
         return None
 
-    def apply(self, model: Any) -> Any:
-        """The same model. Raises Misfit when it has fewer layers, or a head without weights of its own."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """The same model. Raises IncompatibleError when it has fewer layers, or a head without weights of its own."""
         groups = layer_groups(model)
         below = [group for group in groups if group.name != HEAD]
         if self.layers >= len(below):
             raise IncompatibleError(
                 f"last_layer.layers is {self.layers}, but the model has {len(below) - 1} layers; lower it, or use full"
             )
-        awake = {name for group in groups if group.name == HEAD for name in group.parameters}
-        awake |= {name for group in below[len(below) - self.layers :] for name in group.parameters}
-        if not awake:
+        learning = {name for group in groups if group.name == HEAD for name in group.parameters}
+        learning |= {name for group in below[len(below) - self.layers :] for name in group.parameters}
+        if not learning:
             raise IncompatibleError(
-                f"last_layer trains a head of its own, but the head of {type(model).__name__} is the matrix of its embeddings; "
+                f"last_layer trains a head of its own, but the head of {type(model).__name__} is the matrix "
+                "of its embeddings; "
                 "set last_layer.layers to at least 1"
             )
         for name, weight in model.named_parameters():
-            weight.requires_grad_(name in awake)
+            weight.requires_grad_(name in learning)
         return model

@@ -8,7 +8,11 @@ lowest of them, and a head whose matrix is the embeddings' own belongs to the em
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
 EMBEDDINGS = "embeddings"
 HEAD = "head"
@@ -23,9 +27,10 @@ class Group(NamedTuple):
     """Names as in `model.named_parameters()`."""
 
 
-def layer_groups(model: Any) -> list[Group]:
-    """Every weight of the model in the group of its layer, from the lowest to the highest; groups without any are
-    left out."""
+def layer_groups(model: PreTrainedModel) -> list[Group]:
+    """Every weight of the model in the group of its layer, from the lowest to the highest; groups without any are left
+    out.
+    """
     stacks = _stacks(model)
     order = [EMBEDDINGS, *(layer for stack in stacks for layer in stack.values()), HEAD]
     members: dict[str, list[str]] = {name: [] for name in dict.fromkeys(order)}
@@ -35,9 +40,10 @@ def layer_groups(model: Any) -> list[Group]:
     return [Group(name, tuple(names)) for name, names in members.items() if names]
 
 
-def in_body(model: Any, name: str) -> bool:
-    """Whether a parameter or module belongs to the pretrained body: no head, no pooler, nothing that the
-    checkpoint lacked."""
+def in_body(model: PreTrainedModel, name: str) -> bool:
+    """Whether a parameter or module belongs to the pretrained body: no head, no pooler, nothing that the checkpoint
+    lacked.
+    """
     fresh = getattr(model, "finery_new_modules", ())
     if "pooler" in name.split(".") or any(name == each or name.startswith(f"{each}.") for each in fresh):
         return False
@@ -47,22 +53,29 @@ def in_body(model: Any, name: str) -> bool:
     return name.partition(".")[0] not in _heads_beside_the_stacks(model)
 
 
-def _heads_beside_the_stacks(model: Any) -> list[str]:
+def new_weights(model: PreTrainedModel) -> set[str]:
+    """Names of the parameters that the checkpoint did not bring: at their random values they cannot stay."""
+    fresh = tuple(f"{module}." for module in getattr(model, "finery_new_modules", ()))
+    return {name for name, _ in model.named_parameters() if name.startswith(fresh)} if fresh else set()
+
+
+def _heads_beside_the_stacks(model: PreTrainedModel) -> list[str]:
     """Children after the last stack, in models whose head class holds the parts of the body itself (T5's)."""
     children = [name for name, _ in model.named_children()]
     holding = [name for name, child in model.named_children() if any(_is_list(each) for each in child.modules())]
     return children[children.index(holding[-1]) + 1 :] if holding else []
 
 
-def _is_list(module: Any) -> bool:
+def _is_list(module: Module) -> bool:
     from torch import nn
 
     return isinstance(module, nn.ModuleList) and len(module) > 0
 
 
-def _stacks(model: Any) -> list[dict[str, str]]:
+def _stacks(model: PreTrainedModel) -> list[dict[str, str]]:
     """For each stack its entries (`encoder.layer.0`), each with the name of its layer; an encoder's before a
-    decoder's."""
+    decoder's.
+    """
     lists = [
         (name, module) for name, module in model.named_modules() if _is_list(module) and in_body(model, f"{name}.0")
     ]
@@ -80,7 +93,7 @@ def _stacks(model: Any) -> list[dict[str, str]]:
 class _Placing:
     """Which group a parameter belongs to."""
 
-    def __init__(self, model: Any, stacks: list[dict[str, str]]) -> None:
+    def __init__(self, model: PreTrainedModel, stacks: list[dict[str, str]]) -> None:
         from torch import nn
 
         self.model = model

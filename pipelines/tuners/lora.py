@@ -1,23 +1,18 @@
 """LoRA: freeze the model, learn a low-rank update per matrix. Hu et al. 2021, arxiv.org/abs/2106.09685.
 
-LoRA: freeze the model, learn a low-rank update per matrix. Hu et al. 2021, arxiv.org/abs/2106.09685.
-
 Modules that the checkpoint did not bring (a fresh classification head, BERT's pooler) cannot be frozen at their random
 values: they are trained whole and saved with the adapter, so that adapter and base together are the whole model.
 
-Where the two matrices of LoRA begin when they take over a part of the frozen weight: PiSSA and OLoRA.
+An update may begin by taking over a part of the frozen weight. PiSSA (Meng et al. 2024, section 3,
+arxiv.org/abs/2404.02948) starts it at the r largest singular values of the weight, OLoRA (Büyükakyüz 2024,
+arxiv.org/abs/2406.01775) at the first r columns of its QR decomposition. What is taken over is subtracted, so that base
+and update together begin as the weight was: W = R + s B0 A0, s being LoRA's scale. The base is then another one than
+the checkpoint's. What is learnt is written as plain LoRA of twice the rank on the checkpoint's own weight: s (B A - B0
+A0) = s [B, -B0] [A; A0] (PiSSA, section 4 and appendix C).
 
-PiSSA (Meng et al. 2024, section 3, arxiv.org/abs/2404.02948) starts the update at the r largest singular values of
-the weight, OLoRA (Büyükakyüz 2024, arxiv.org/abs/2406.01775) at the first r columns of its QR decomposition; what is
-taken over is subtracted, so that base and update together begin as the weight was: W = R + s B0 A0, s being LoRA's
-scale.
-
-The base is then another one than the checkpoint's. What is learnt is written as plain LoRA of twice the rank on the
-checkpoint's own weight: s (B A - B0 A0) = s [B, -B0] [A; A0] (PiSSA, section 4 and appendix C).
-
-Both starts are computed here and not by PEFT 0.21, whose OLoRA takes GPT-2's transposed matrices for upright ones,
-and whose conversion refuses `use_rslora` beside a pattern. A checkpoint of the middle of a training holds A and B
-alone: the same base is found again by starting anew, for B0 A0 is unique where A0 and B0 are not.
+Both starts are computed here and not by PEFT 0.21, whose OLoRA takes GPT-2's transposed matrices for upright ones, and
+whose conversion refuses `use_rslora` beside a pattern. A checkpoint of the middle of a training holds A and B alone:
+the same base is found again by starting anew, for B0 A0 is unique where A0 and B0 are not.
 """
 
 from __future__ import annotations
@@ -26,17 +21,30 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import IncompatibleError
-from pipelines.tuners.target_modules import is_transposed, sizes
+from pipelines.tuners.target_modules import chosen, is_transposed, sizes, trained_whole
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
 STARTS = ("gaussian", "orthogonal", "pissa", "olora")
 """Names of starts beside the paper's own."""
+TAKING_OVER = ("pissa", "olora")
+"""How the names begin of the starts that take over a part of the weight."""
+OVERSAMPLED = 8
+"""Directions that the fast search for singular values looks along beside those it is asked for."""
+Start = Mapping[str, tuple["Tensor", "Tensor"]]
+"""(A0 (r, in), B0 (out, r)) of each layer, by its full name in the base."""
 
 
 def _targets(value: Any) -> Any:
@@ -47,14 +55,15 @@ def _targets(value: Any) -> Any:
     )
 
 
-def _start(value: Any) -> Any:
+def _init_lora_weights(value: Any) -> Any:
     if value is True or value in STARTS or (isinstance(value, str) and re.fullmatch(r"pissa_niter_[1-9]\d*", value)):
         return value
     raise ConfigIssues(
         [
             (
                 (),
-                f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16",
+                f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as "
+                "pissa_niter_16",
             )
         ]
     )
@@ -115,7 +124,7 @@ class LoRA(TunerBlock):
     """Learn magnitude and direction apart. Liu et al. 2024, arxiv.org/abs/2402.09353."""
     init_lora_weights: Annotated[
         bool | str,
-        BeforeValidator(_start),
+        BeforeValidator(_init_lora_weights),
         WithJsonSchema(
             {
                 "anyOf": [
@@ -135,39 +144,37 @@ class LoRA(TunerBlock):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        found: list[ConfigIssue] = []
+        issues: list[ConfigIssue] = []
         for key in ("rank_pattern", "alpha_pattern"):
             for pattern in getattr(self, key):
                 try:
                     re.compile(pattern)
                 except re.error as error:
-                    found.append(((key, pattern), f"is no regular expression: {error}"))
+                    issues.append(((key, pattern), f"is no regular expression: {error}"))
         if self.init_lora_weights == "orthogonal":
             odd = [(("r",), self.r), *((("rank_pattern", name), rank) for name, rank in self.rank_pattern.items())]
-            found += [
+            issues += [
                 (place, f"is {rank}, must be even for init_lora_weights: orthogonal") for place, rank in odd if rank % 2
             ]
         if self.layers_pattern and self.layers_to_transform is None:
-            found.append((("layers_pattern",), "says where layers_to_transform counts, which is not given"))
-        if found:
-            raise ConfigIssues(found)
+            issues.append((("layers_pattern",), "says where layers_to_transform counts, which is not given"))
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     @property
-    def leaves_base(self) -> bool:
+    def keeps_base(self) -> bool:
         """Not where biases of the base learn, or where the update takes over a part of its weights."""
-        taken = isinstance(self.init_lora_weights, str) and self.init_lora_weights.startswith(("pissa", "olora"))
-        return self.bias == "none" and not taken
+        return self.bias == "none" and not takes_over(self.init_lora_weights)
 
-    def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when no layer matches `target_modules`, or a key would have
-        no effect."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """A PEFT model around `model`. Raises IncompatibleError when no layer matches `target_modules`, or a key would
+        have no effect.
+        """
         from peft import LoraConfig, get_peft_model
 
-        from pipelines.tuners import target_modules as layers
-
-        whole = layers.trained_whole(model, self.modules_to_save, self.name)
-        targets = layers.chosen(
+        whole = trained_whole(model, self.modules_to_save, self.name)
+        targets = chosen(
             model,
             self.name,
             self.target_modules,
@@ -186,14 +193,14 @@ class LoRA(TunerBlock):
             bias=self.bias,
             rank_pattern=dict(self.rank_pattern),
             alpha_pattern=dict(self.alpha_pattern),
-            fan_in_fan_out=all(layers.is_transposed(each) for each in targets.values()),
+            fan_in_fan_out=all(is_transposed(each) for each in targets.values()),
             use_rslora=self.use_rslora,
             use_dora=self.use_dora,
             init_lora_weights=True if takes_over(self.init_lora_weights) else self.init_lora_weights,
         )
         tuned = get_peft_model(model, config)
         if takes_over(self.init_lora_weights):
-            tuned.finery_start = start(tuned, str(self.init_lora_weights))
+            tuned.finery_start = take_over(tuned, str(self.init_lora_weights))
         return tuned
 
     def _refuse_idle_patterns(self, targets: list[str]) -> None:
@@ -207,28 +214,20 @@ class LoRA(TunerBlock):
                     f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {known}"
                 )
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """LoRA+ (algorithm 1): the matrices B learn `lora_plus_ratio` times as fast."""
         if self.lora_plus_ratio is None:
             return {}
         return {name: self.lora_plus_ratio for name, _ in model.named_parameters() if ".lora_B." in name}
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain
-        LoRA."""
-
+        LoRA.
+        """
         model.save_pretrained(str(folder))
         begun = getattr(model, "finery_start", None)
         if begun is not None:
             convert(Path(folder), begun)
-
-
-TAKING_OVER = ("pissa", "olora")
-"""How the names begin of the starts that take over a part of the weight."""
-OVERSAMPLED = 8
-"""Directions that the fast search for singular values looks along beside those it is asked for."""
-Start = Mapping[str, tuple[Any, Any]]
-"""(A0 (r, in), B0 (out, r)) of each layer, by its full name in the base."""
 
 
 def takes_over(init_lora_weights: bool | str) -> bool:
@@ -236,10 +235,11 @@ def takes_over(init_lora_weights: bool | str) -> bool:
     return isinstance(init_lora_weights, str) and init_lora_weights.startswith(TAKING_OVER)
 
 
-def start(model: Any, init_lora_weights: str) -> Start:
-    """Let the updates of a PEFT `model` take over a part of their base. Raises Misfit where the rank is beyond a
-    matrix."""
-    found: dict[str, tuple[Any, Any]] = {}
+def take_over(model: PeftModel, init_lora_weights: str) -> Start:
+    """Let the updates of a PEFT `model` take over a part of their base. Raises IncompatibleError where the rank is
+    beyond a matrix.
+    """
+    begun: dict[str, tuple[Tensor, Tensor]] = {}
     adapter = model.active_adapter
     for name, module in model.base_model.model.named_modules():
         if adapter not in getattr(module, "lora_A", {}):
@@ -247,14 +247,17 @@ def start(model: Any, init_lora_weights: str) -> Start:
         base, rank, scale = module.get_base_layer(), module.r[adapter], module.scaling[adapter]
         if rank > min(sizes(base)):
             raise IncompatibleError(
-                f"lora: the rank of '{name}' is {rank}, but its matrix of {sizes(base)[1]} x {sizes(base)[0]} has no more than "
-                f"{min(sizes(base))} directions for {init_lora_weights} to take over; lower r, or give the layer its own in rank_pattern"
+                f"lora: the rank of '{name}' is {rank}, but its matrix of {sizes(base)[1]} x {sizes(base)[0]} "
+                f"has no more than {min(sizes(base))} directions for {init_lora_weights} to take over; lower r, or "
+                "give the layer its own in rank_pattern"
             )
-        found[name] = _take_over(module, base, adapter, rank, scale, init_lora_weights)
-    return found
+        begun[name] = _take_over_layer(module, base, adapter, rank, scale, init_lora_weights)
+    return begun
 
 
-def _take_over(module: Any, base: Any, adapter: str, rank: int, scale: float, way: str) -> tuple[Any, Any]:
+def _take_over_layer(
+    module: LoraLayer, base: Module, adapter: str, rank: int, scale: float, way: str
+) -> tuple[Tensor, Tensor]:
     """Set A, B and the rest of one layer's weight; returns (A0, B0)."""
     import torch
 
@@ -272,13 +275,13 @@ def _take_over(module: Any, base: Any, adapter: str, rank: int, scale: float, wa
     return a.detach().clone(), b.detach().clone()
 
 
-def _pissa(weight: Any, rank: int, scale: float, way: str) -> tuple[Any, Any]:
+def _pissa(weight: Tensor, rank: int, scale: float, way: str) -> tuple[Tensor, Tensor]:
     """A0 = sqrt(S) V^T, B0 = U sqrt(S), of the r largest singular values divided by the scale."""
     import torch
 
     if way == "pissa":
         left, values, right = torch.linalg.svd(weight, full_matrices=False)
-    else:  # pissa_niter_N: Halko et al. 2009, sections 4.5 and 5.1, arxiv.org/abs/0909.4061, the same draw on every start
+    else:  # pissa_niter_N: Halko et al. 2009, sections 4.5 and 5.1, arxiv.org/abs/0909.4061; always the same draw
         with torch.random.fork_rng(devices=[weight.device] if weight.is_cuda else []):
             torch.manual_seed(0)
             left, values, turned = torch.svd_lowrank(
@@ -289,7 +292,7 @@ def _pissa(weight: Any, rank: int, scale: float, way: str) -> tuple[Any, Any]:
     return root[:, None] * right[:rank], left[:, :rank] * root
 
 
-def _olora(weight: Any, rank: int) -> tuple[Any, Any]:
+def _olora(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """A0 = R[:r], B0 = Q[:, :r]."""
     import torch
 
@@ -298,7 +301,9 @@ def _olora(weight: Any, rank: int) -> tuple[Any, Any]:
 
 
 def convert(folder: Path, begun: Start) -> None:
-    """Rewrite the adapter saved in `folder` as plain LoRA of twice the rank on the base as it was before `start`."""
+    """Rewrite the adapter saved in `folder` as plain LoRA of twice the rank on the base as it was before
+    `take_over`.
+    """
     import torch
     from safetensors.torch import load_file, save_file
 

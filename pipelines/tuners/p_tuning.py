@@ -7,12 +7,16 @@ embedding width`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.tuners.soft_prompt import SoftPrompt
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 
 class PTuning(SoftPrompt):
@@ -41,8 +45,8 @@ class PTuning(SoftPrompt):
             )
         return self
 
-    def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when it cannot read embeddings."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """A PEFT model around `model`. Raises IncompatibleError when it cannot read embeddings."""
         return self.tuned(
             model,
             "P_TUNING",

@@ -1,14 +1,14 @@
 """Prefix tuning: learn keys and values that precede every layer's own. Li and Liang 2021, arxiv.org/abs/2101.00190.
 
 Without an MLP that is `num_virtual_tokens * 2 * layers * key-value heads * head_dim` weights, also called P-tuning v2
-(Liu et al. 2022, arxiv.org/abs/2110.07602). With `prefix_projection`, section 4.3's reparameterization, a two-layer
-MLP computes them from one small vector a token; it is dropped when training ends.
+(Liu et al. 2022, arxiv.org/abs/2110.07602). With `prefix_projection`, section 4.3's reparameterization, a two-layer MLP
+computes them from one small vector a token; it is dropped when training ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,13 +16,18 @@ from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.soft_prompt import SoftPrompt
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
 NO_PLACE = frozenset(
     {
-        "bailing_hybrid", "bamba", "big_bird", "convbert", "deberta", "deberta-v2", "esmc", "falcon_mamba", "flaubert", "fnet",
-        "funnel", "granitemoehybrid", "hrm_text", "ibert", "inkling2_text", "inkling_text", "jamba", "kimi_linear", "layoutlm",
-        "longformer", "luke", "mamba", "mamba2", "mobilebert", "mpnet", "mra", "neomme", "nystromformer", "olmo_hybrid",
-        "openai-gpt", "perceiver", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "reformer", "rwkv",
-        "squeezebert", "tapas", "ultrabert", "xlm", "xlnet", "xlstm", "yoso", "zamba", "zamba2",
+        "bailing_hybrid", "bamba", "big_bird", "convbert", "deberta", "deberta-v2", "esmc", "falcon_mamba",
+        "flaubert", "fnet", "funnel", "granitemoehybrid", "hrm_text", "ibert", "inkling2_text", "inkling_text",
+        "jamba", "kimi_linear", "layoutlm", "longformer", "luke", "mamba", "mamba2", "mobilebert", "mpnet",
+        "mra", "neomme", "nystromformer", "olmo_hybrid", "openai-gpt", "perceiver", "qwen3_5_moe_text",
+        "qwen3_5_text", "qwen3_next", "recurrent_gemma", "reformer", "rwkv", "squeezebert", "tapas",
+        "ultrabert", "xlm", "xlnet", "xlstm", "yoso", "zamba", "zamba2",
     }
 )  # fmt: skip
 """Families with layers that have no attention, or one that takes no keys and values from outside."""
@@ -52,23 +57,27 @@ class Prefix(SoftPrompt):
         """Why keys and values cannot be put before a model's own; None when they can."""
         if (model_type := words.get("model_type")) in NO_PLACE:
             return (
-                f"needs an attention in every layer that takes keys and values from outside, which {model_type} does not have; "
+                "needs an attention in every layer that takes keys and values from outside, which "
+                f"{model_type} does not have; "
                 "use prompt, p_tuning or lora"
             )
         return None
 
-    def check_place(self, model: Any) -> None:
-        """Raises Misfit where attention takes no keys and values from outside."""
+    def check_place(self, model: PreTrainedModel) -> None:
+        """Raises IncompatibleError where attention takes no keys and values from outside."""
         from pipelines.tuners.virtual_tokens import attentions, decoding_stack
 
         if not attentions(model):
             raise IncompatibleError(
-                f"the tuner prefix needs an attention that takes keys and values from outside, but {type(decoding_stack(model)).__name__} "
+                "the tuner prefix needs an attention that takes keys and values from outside, but "
+                f"{type(decoding_stack(model)).__name__} "
                 "has none; use prompt, p_tuning or lora"
             )
 
-    def apply(self, model: Any) -> Any:
-        """A PEFT model around `model`. Raises Misfit when its attention takes no keys and values from outside."""
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
+        """A PEFT model around `model`. Raises IncompatibleError when its attention takes no keys and values from
+        outside.
+        """
         return self.tuned(
             model,
             "PREFIX_TUNING",

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import ModelError
 from pipelines.tuners.soft_prompt import SoftPrompt
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 RANGE = 0.5
 """Section 3.2: random prompts are drawn evenly from -0.5 to 0.5."""
@@ -22,8 +26,8 @@ class Prompt(SoftPrompt):
 
     name: Literal["prompt"] = "prompt"
     init: Literal["random", "sampled_vocabulary", "text"] = "sampled_vocabulary"
-    """How the prompt begins: as random numbers, as the embeddings of words drawn from the vocabulary, or as those
-    of `init_text`."""
+    """How the prompt begins: as random numbers, as the embeddings of words drawn from the vocabulary, or as those of
+    `init_text`."""
     init_text: str | None = None
     """For `init: text`: what the prompt says at first, repeated or cut to `num_virtual_tokens` tokens. Class names
     serve well."""
@@ -38,7 +42,7 @@ class Prompt(SoftPrompt):
             )
         return self
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """A PEFT model around `model`. Raises ModelError when `init_text` has no tokens, or no tokenizer is at hand."""
         import torch
 
@@ -73,7 +77,7 @@ class Prompt(SoftPrompt):
         usual = torch.tensor([row for row in range(min(config.vocab_size, rows)) if row not in special])
         return usual[torch.randint(len(usual), (self.num_virtual_tokens,))]
 
-    def _read(self, model: Any, tokenizer: Any) -> Any:
+    def _read(self, model: PreTrainedModel, tokenizer: Any) -> Any:
         """Token ids (tokens,) of `init_text`, as often as it takes."""
         import torch
 
@@ -87,7 +91,7 @@ class Prompt(SoftPrompt):
         return torch.tensor((ids * -(-self.num_virtual_tokens // len(ids)))[: self.num_virtual_tokens])
 
 
-def _tokenizer_of(model: Any) -> Any:
+def _tokenizer_of(model: PreTrainedModel) -> Any:
     """The tokenizer that lies beside the model's weights. Raises ModelError where none does."""
     from transformers import AutoTokenizer
 

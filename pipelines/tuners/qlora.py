@@ -1,10 +1,10 @@
 """QLoRA: LoRA beside a base whose matrices are kept in 4 bits. Dettmers et al. 2023, arxiv.org/abs/2305.14314.
 
 The matrices of the body are stored as NormalFloat of 4 bits, quantized twice, and unpacked for each product;
-embeddings, norms, biases and the head stay in full precision, and the gradients reach the updates through the
-unpacked matrices. What is saved is a plain LoRA adapter that names the base as it came: opened later, it stands
-beside the full-precision base, or is merged into it, whose answers differ from those of training by what the 4 bits
-had rounded away.
+embeddings, norms, biases and the head stay in full precision, and the gradients reach the updates through the unpacked
+matrices. What is saved is a plain LoRA adapter that names the base as it came: opened later, it stands beside the
+full-precision base, or is merged into it, whose answers differ from those of training by what the 4 bits had rounded
+away.
 
 Needs bitsandbytes with a backend for the device at hand.
 """
@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.tuners.lora import LoRA
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 INSTEAD = "take `tuner: lora` here, or run on a machine that has it"
 
@@ -38,7 +42,10 @@ class QLoRA(LoRA):
     @model_validator(mode="after")
     def _keeps_base(self) -> Self:
         if self.init_lora_weights not in (True, "gaussian", "orthogonal"):
-            sentence = f"is {self.init_lora_weights}, which changes the base, but weights of 4 bits stay as they are; use lora, or true"
+            sentence = (
+                f"is {self.init_lora_weights}, which changes the base, but weights of 4 bits stay as they are; "
+                "use lora, or true"
+            )
             raise ConfigIssues([(("init_lora_weights",), sentence)])
         return self
 
@@ -54,22 +61,31 @@ class QLoRA(LoRA):
 
     def unavailable_reason(self) -> str | None:
         if find_spec("bitsandbytes") is None:
-            return f"keeps weights in 4 bits, for which bitsandbytes is not installed: pip install 'finery[qlora]', or {INSTEAD}"
+            return (
+                "keeps weights in 4 bits, for which bitsandbytes is not installed: pip install 'finery[qlora]', "
+                f"or {INSTEAD}"
+            )
         import torch
         from transformers.utils.import_utils import BITSANDBYTES_MIN_VERSION, is_bitsandbytes_available
 
         bitsandbytes: Any = import_module("bitsandbytes")
 
         if not is_bitsandbytes_available():
-            return f"needs bitsandbytes {BITSANDBYTES_MIN_VERSION} or later, but {bitsandbytes.__version__} is installed; update it, or {INSTEAD}"
+            return (
+                f"needs bitsandbytes {BITSANDBYTES_MIN_VERSION} or later, but {bitsandbytes.__version__} is "
+                f"installed; update it, or {INSTEAD}"
+            )
         device = torch.accelerator.current_accelerator()
         kind = "cpu" if device is None else device.type
         known: set[str] = getattr(bitsandbytes, "supported_torch_devices", set())
         if kind not in known:
-            return f"keeps weights in 4 bits, for which bitsandbytes {bitsandbytes.__version__} has no backend on '{kind}'; {INSTEAD}"
+            return (
+                f"keeps weights in 4 bits, for which bitsandbytes {bitsandbytes.__version__} has no backend on "
+                f"'{kind}'; {INSTEAD}"
+            )
         return None
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """A PEFT model around `model`, which `quantization` opened in 4 bits; one in full precision gets plain LoRA."""
         from peft import prepare_model_for_kbit_training
 

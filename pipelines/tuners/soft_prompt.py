@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.tuner import TunerBlock
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NO_EMBEDDINGS = frozenset({"cpmant", "esmc", "neomme", "perceiver", "whisper"})
 """Families that read token ids, or no text at all, and take no embeddings in their place."""
@@ -23,6 +26,7 @@ class SoftPrompt(TunerBlock):
     """Base of the tuners that learn virtual tokens."""
 
     adapts: ClassVar[bool] = True
+    begins_at_base: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     num_virtual_tokens: int = Field(20, ge=1, le=4096)
     """Virtual tokens before every text. They take as many of the model's positions."""
@@ -35,11 +39,16 @@ class SoftPrompt(TunerBlock):
     def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
         """Why embeddings cannot be put before a model's own; None when they can."""
         if (model_type := words.get("model_type")) in NO_EMBEDDINGS:
-            return f"needs a model that reads embeddings in place of words, which {model_type} does not; use lora or adapter"
+            return (
+                f"needs a model that reads embeddings in place of words, which {model_type} does not; use lora or "
+                "adapter"
+            )
         return None
 
-    def tuned(self, model: Any, plain: str, **settings: Any) -> Any:
-        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises Misfit."""
+    def tuned(self, model: PreTrainedModel, plain: str, **settings: Any) -> Any:
+        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises
+        IncompatibleError.
+        """
         from pipelines.tuners.virtual_tokens import CONFIGS, VirtualTokensModel
 
         self.check_place(model)
@@ -50,8 +59,10 @@ class SoftPrompt(TunerBlock):
         except ValueError as error:
             raise IncompatibleError(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
 
-    def check_place(self, model: Any) -> None:
-        """Raises Misfit where the model has no place for the virtual tokens: that of embeddings, if not overridden."""
+    def check_place(self, model: PreTrainedModel) -> None:
+        """Raises IncompatibleError where the model has no place for the virtual tokens: that of embeddings, if not
+        overridden.
+        """
         from inspect import signature
 
         from pipelines.tuners.virtual_tokens import reading_stack
@@ -59,9 +70,10 @@ class SoftPrompt(TunerBlock):
         stack = reading_stack(model)
         if "inputs_embeds" not in signature(stack.forward).parameters:
             raise IncompatibleError(
-                f"the tuner {self.name} needs a model that reads embeddings in place of words, but {type(stack).__name__} does not"
+                f"the tuner {self.name} needs a model that reads embeddings in place of words, but "
+                f"{type(stack).__name__} does not"
             )
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Write the adapter, without the weights that only its training needed."""
         model.save_pretrained(str(folder), reparameterization=False)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.core.errors import IncompatibleError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from transformers import PreTrainedModel
 
 KEYS = ("key", "k", "k_proj", "k_lin", "key_proj", "k_head", "project_k", "wk", "key_global")
 VALUES = ("value", "v", "v_proj", "v_lin", "value_proj", "v_head", "project_v", "wv", "value_global")
 FUSED = ("c_attn", "query_key_value", "qkv", "qkv_proj", "wqkv", "in_proj", "kv_proj", "kv_b_proj")
-"""What attention calls the projections to keys, to values, and to both at once (with or without the query), in
-small letters."""
+"""What attention calls the projections to keys, to values, and to both at once (with or without the query), in small
+letters."""
 
 
 def ends(name: str, ending: str) -> bool:
@@ -29,7 +33,7 @@ def inside(name: str, others: Iterable[str]) -> bool:
     return any(name == other or name.startswith(f"{other}.") for other in others)
 
 
-def layers(model: Any) -> dict[str, Any]:
+def layers(model: PreTrainedModel) -> dict[str, Module]:
     """Every layer of the model by its full name, in the order of definition."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
@@ -37,25 +41,26 @@ def layers(model: Any) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)}
 
 
-def is_transposed(layer: Any) -> bool:
+def is_transposed(layer: Module) -> bool:
     """Whether the matrix stands as (in, out), as in GPT-2's `Conv1D`, and not as (out, in)."""
     from transformers.pytorch_utils import Conv1D
 
     return isinstance(layer, Conv1D)
 
 
-def sizes(layer: Any) -> tuple[int, int]:
+def sizes(layer: Module) -> tuple[int, int]:
     """(in, out) of a layer."""
     if is_transposed(layer):
         return tuple(layer.weight.shape)
     return layer.in_features, layer.out_features  # 4-bit weights are packed: their shape tells nothing
 
 
-def trained_whole(model: Any, asked: Sequence[str], tuner: str) -> list[str]:
-    """Full names of the modules that learn whole and are saved with the adapter: those that no checkpoint brought,
-    and `asked`.
+def trained_whole(model: PreTrainedModel, asked: Sequence[str], tuner: str) -> list[str]:
+    """Full names of the modules that learn whole and are saved with the adapter: those that no checkpoint brought, and
+    `asked`.
 
-    Full names, since PEFT compares mere ends of names, and `embeddings` would be `word_embeddings` too. Raises Misfit.
+    Full names, since PEFT compares mere ends of names, and `embeddings` would be `word_embeddings` too. Raises
+    IncompatibleError.
     """
     names = [name for name, _ in model.named_modules() if name]
     absent = [each for each in asked if not any(ends(name, each) for name in names)]
@@ -68,13 +73,13 @@ def trained_whole(model: Any, asked: Sequence[str], tuner: str) -> list[str]:
     return [name for name in whole if not inside(name, [other for other in whole if other != name])]
 
 
-def free_layers(model: Any, whole: Sequence[str]) -> dict[str, Any]:
+def free_layers(model: PreTrainedModel, whole: Sequence[str]) -> dict[str, Module]:
     """Layers that an adapter may stand beside: not the output matrix, nor what learns whole (`whole`)."""
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     return {name: layer for name, layer in layers(model).items() if layer is not output and not inside(name, whole)}
 
 
-def body_layers(model: Any, whole: Sequence[str]) -> dict[str, Any]:
+def body_layers(model: PreTrainedModel, whole: Sequence[str]) -> dict[str, Module]:
     """The free layers of the body. A model whose body carries no name of its own (T5's language model) is all body."""
     free, prefix = free_layers(model, whole), f"{getattr(model, 'base_model_prefix', '')}."
     named = any(name.startswith(prefix) for name, _ in model.named_modules())
@@ -82,19 +87,19 @@ def body_layers(model: Any, whole: Sequence[str]) -> dict[str, Any]:
 
 
 def chosen(
-    model: Any,
+    model: PreTrainedModel,
     tuner: str,
     target_modules: Sequence[str] | str,
     whole: Sequence[str],
     exclude_modules: Sequence[str] = (),
     indices: Sequence[int] | None = None,
     stacks: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, Module]:
     """The layers that the keys of a recipe name, by full name: PEFT's meaning of these keys, and no key without effect.
 
     `target_modules` is a text for every layer of the body, or ends of names; `exclude_modules` are ends of names of
     layers or of what holds them; `indices` are positions in the stacks of blocks, `stacks` what these are called
-    (default: any). Raises Misfit.
+    (default: any). Raises IncompatibleError.
     """
     free = free_layers(model, whole)
     if isinstance(target_modules, str):
@@ -114,7 +119,8 @@ def chosen(
     idle = [each for each in exclude_modules if not any(inside(name, _parents(name, each)) for name in found)]
     if idle:
         raise IncompatibleError(
-            f"{tuner}.exclude_modules {', '.join(idle)}: none of the target layers is named so; they are {_last_words(found)}"
+            f"{tuner}.exclude_modules {', '.join(idle)}: none of the target layers is named so; they are "
+            f"{_last_words(found)}"
         )
     found = {name: layer for name, layer in found.items() if not any(_parents(name, each) for each in exclude_modules)}
     if indices is not None:
@@ -131,16 +137,18 @@ def _parents(name: str, words: str) -> list[str]:
     return [each for each in whole if ends(each, words)]
 
 
-def _at(found: Mapping[str, Any], tuner: str, indices: Sequence[int], stacks: Sequence[str]) -> dict[str, Any]:
+def _at(found: Mapping[str, Module], tuner: str, indices: Sequence[int], stacks: Sequence[str]) -> dict[str, Module]:
     """The layers in the blocks at `indices`. The first number in a name is the block's: experts are numbered after
-    it."""
+    it.
+    """
     name_of_stack = "|".join(re.escape(each) for each in stacks) or r"[^.]+"
     pattern = re.compile(rf"(?:^|.*?\.)(?:{name_of_stack})\.(\d+)\.")
     places = {name: int(match[1]) for name in found if (match := pattern.match(name))}
     if not places:
         known = sorted({match[1] for name in found if (match := re.search(r"([^.]+)\.\d+\.", name))})
         raise IncompatibleError(
-            f"{tuner}.layers_pattern {', '.join(stacks)}: no stack of layers is called so; the model has {', '.join(known)}"
+            f"{tuner}.layers_pattern {', '.join(stacks)}: no stack of layers is called so; the model has "
+            f"{', '.join(known)}"
         )
     beyond = [each for each in indices if each not in places.values()]
     if beyond:
@@ -150,9 +158,10 @@ def _at(found: Mapping[str, Any], tuner: str, indices: Sequence[int], stacks: Se
     return {name: layer for name, layer in found.items() if places.get(name) in indices}
 
 
-def key_value_layers(body: Mapping[str, Any]) -> list[str]:
-    """Full names of the projections to keys and to values; those of keys, values and queries at once where they
-    are one."""
+def key_value_layers(body: Mapping[str, Module]) -> list[str]:
+    """Full names of the projections to keys and to values; those of keys, values and queries at once where they are
+    one.
+    """
     attention = [name for name in body if _attends(name)]
     last = {name: name.rpartition(".")[2].lower() for name in attention}
     apart = [name for name in attention if last[name] in (*KEYS, *VALUES)]
@@ -160,7 +169,7 @@ def key_value_layers(body: Mapping[str, Any]) -> list[str]:
     return apart if len(kinds) == 2 else [name for name in attention if last[name] in FUSED]
 
 
-def feed_forward_ends(model: Any, body: Mapping[str, Any]) -> list[str]:
+def feed_forward_ends(model: PreTrainedModel, body: Mapping[str, Module]) -> list[str]:
     """Full names of the layers that end each feed-forward network, and take its inner activations as input.
 
     In each block: of the layers outside attention that lead back to the model's width, the one with the widest input,

@@ -1,15 +1,17 @@
-"""What every tuner shares: a block, and the questions that a training loop asks of it.
-
-The PEFT methods that PEFT does not bring itself.
-"""
+"""What every tuner shares: a block, and the questions that a training loop asks of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipelines.core.config import Block
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 
 class Tuner(Protocol):
@@ -18,29 +20,29 @@ class Tuner(Protocol):
     name: str
 
     @property
-    def leaves_base(self) -> bool:
-        """As `TunerBlock.leaves_base`."""
+    def keeps_base(self) -> bool:
+        """As `TunerBlock.keeps_base`."""
 
     @property
-    def thaws(self) -> bool:
-        """As `TunerBlock.thaws`."""
+    def unfreezes(self) -> bool:
+        """As `TunerBlock.unfreezes`."""
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """As `TunerBlock.rates`."""
 
-    def unfreeze(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """As `TunerBlock.unfreeze`."""
 
-    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """As `TunerBlock.never_unfrozen`."""
 
     def factor(self, step: int, steps: int) -> float | None:
         """As `TunerBlock.factor`."""
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
         """As `TunerBlock.penalty`."""
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
         """As `TunerBlock.save`."""
 
 
@@ -50,6 +52,8 @@ class TunerBlock(Block):
     name: str
     adapts: ClassVar[bool] = False
     """Whether `apply` leaves the base alone and returns an adapter around it."""
+    begins_at_base: ClassVar[bool] = True
+    """Whether the tuned model answers as its base does until the first step."""
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
     merges_into_code: ClassVar[bool] = False
@@ -62,15 +66,17 @@ class TunerBlock(Block):
         return 0
 
     @property
-    def leaves_base(self) -> bool:
+    def keeps_base(self) -> bool:
         """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it
-        learnt."""
+        learnt.
+        """
         return self.adapts
 
     @property
-    def thaws(self) -> bool:
+    def unfreezes(self) -> bool:
         """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the
-        start."""
+        start.
+        """
         return False
 
     @property
@@ -101,18 +107,18 @@ class TunerBlock(Block):
         """
         return None
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """The model with its trainable weights chosen; a PEFT model for adapters."""
         raise NotImplementedError
 
-    def rates(self, model: Any) -> Mapping[str, float]:
+    def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
         """What the learning rate is multiplied by, by parameter name of the tuned `model`; 1 for those left out."""
         return {}
 
-    def unfreeze(self, model: Any, epoch: int) -> None:
+    def unfreeze(self, model: PreTrainedModel, epoch: int) -> None:
         """Choose the trainable weights of the epoch (the first is 0). Called as each epoch begins, and on a resume."""
 
-    def never_unfrozen(self, model: Any, epochs: int) -> str | None:
+    def never_unfrozen(self, model: PreTrainedModel, epochs: int) -> str | None:
         """What never learns in that many epochs although it could, as a whole sentence; None when all of it does."""
         return None
 
@@ -120,27 +126,10 @@ class TunerBlock(Block):
         """What the learning rates are multiplied by at `step` of `steps`; None leaves the schedule to `arguments`."""
         return None
 
-    def penalty(self, model: Any) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
         """What the tuned `model` adds to the loss of each step, a number that carries gradients; None for nothing."""
         return None
 
-    def save(self, model: Any, folder: Path) -> None:
+    def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Write what was learnt: a checkpoint, or a PEFT adapter."""
         model.save_pretrained(str(folder))
-
-
-def register() -> None:
-    """Teach PEFT our methods, so that it opens adapters of their types. Doing it twice is harmless."""
-    from pipelines.tuners import bottleneck, virtual_tokens
-
-    bottleneck.register()
-    virtual_tokens.register()
-
-
-def opener(peft_type: str) -> Any:
-    """The class whose `from_pretrained` opens adapters of this `peft_type` so that every head is served."""
-    from peft import PeftModel
-
-    from pipelines.tuners import virtual_tokens
-
-    return virtual_tokens.VirtualTokensModel if virtual_tokens.serves(peft_type) else PeftModel

@@ -1,19 +1,18 @@
 """Virtual tokens before a text, as PEFT adapters: for prefix tuning, prompt tuning and P-tuning on every head.
 
-A tuned model takes the inputs of its base and gives outputs of the same shapes. PEFT's own classes do not promise
-that: they pool a classifier's vector at a virtual token, shift the spans of question answering, leave virtual tokens
-among the tokens that are labelled, and leave heads that they do not know untouched. Here the virtual tokens join the
-text where the body of the model reads it, and leave where the body hands its result on, so that no head ever sees
-one.
+A tuned model takes the inputs of its base and gives outputs of the same shapes. PEFT's own classes do not promise that:
+they pool a classifier's vector at a virtual token, shift the spans of question answering, leave virtual tokens among
+the tokens that are labelled, and leave heads that they do not know untouched. Here the virtual tokens join the text
+where the body of the model reads it, and leave where the body hands its result on, so that no head ever sees one.
 
 Prompt tuning and P-tuning put embeddings before those of the words, in the encoder of an encoder-decoder; the tokens
-after them move on in their positions. Prefix tuning puts keys and values before those of every layer, in the decoder
-of an encoder-decoder, as the past of the text; where a model keeps no past (DistilBERT, ALBERT, ModernBERT) they are
-added inside attention, and take no positions.
+after them move on in their positions. Prefix tuning puts keys and values before those of every layer, in the decoder of
+an encoder-decoder, as the past of the text; where a model keeps no past (DistilBERT, ALBERT, ModernBERT) they are added
+inside attention, and take no positions.
 
-Where PEFT's own classes compute the same, what is saved is a plain PEFT adapter. Elsewhere its type is one of
-`TYPES`, and this file lies beside it as `finery_adapter.py`: PEFT refuses the type until that file is imported, which
-teaches it. For this reason the file imports torch, peft, transformers and the standard library only.
+Where PEFT's own classes compute the same, what is saved is a plain PEFT adapter. Elsewhere its type is one of `TYPES`,
+and this file lies beside it as `finery_adapter.py`: PEFT refuses the type until that file is imported, which teaches
+it. For this reason the file imports torch, peft, transformers and the standard library only.
 """
 
 from __future__ import annotations
@@ -306,8 +305,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def save_pretrained(
         self, save_directory: str, *args: Any, reparameterization: bool = True, **keywords: Any
     ) -> None:
-        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on
-        from them.
+        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on from
+        them.
 
         Section 4.3 of prefix tuning: once training is complete, these parameters can be dropped.
         """
@@ -444,8 +443,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             call["prefix_length"] = call["prefix_length"] + tokens if first else call["prefix_length"]
 
     def _lay_past(self, stack: Any, call: dict[str, Any], first: bool) -> None:
-        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes
-        nothing in."""
+        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes nothing
+        in.
+        """
         layers, past = self.prefix(), call.get("past_key_values")
         across = bool(getattr(self.base_model.config, "is_encoder_decoder", False))
         if past is None and call.get("use_cache") and not stack.training:
@@ -493,7 +493,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     def _remember(self, module: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Gradient checkpointing takes the past from the layers, for a cache would grow again when they are
-        recomputed."""
+        recomputed.
+        """
         name = _past(module)
         if self._active is None or self._past is None or keywords.get(name) is not None:
             return None
@@ -627,9 +628,9 @@ def opened_config(folder: Any, inference_mode: bool) -> Any:
     return config
 
 
-def serves(peft_type: str) -> bool:
-    """Whether adapters of this `peft_type` are this module's to open."""
-    return peft_type in TYPES or peft_type in TYPES.values()
+def opener(peft_type: str) -> type[PeftModel]:
+    """The class whose `from_pretrained` opens adapters of this `peft_type` so that every head is served."""
+    return VirtualTokensModel if peft_type in TYPES or peft_type in TYPES.values() else PeftModel
 
 
 def needs_module(model: Any) -> bool:
@@ -660,7 +661,8 @@ def _refuse_odd_attention(model: Any) -> None:
     kernel = model.config._attn_implementation
     if kernel not in (None, "eager", "sdpa"):
         raise ValueError(
-            f"a prefix inside {model.config.model_type}'s attention needs attn_implementation eager or sdpa, not {kernel}"
+            f"a prefix inside {model.config.model_type}'s attention needs attn_implementation eager or sdpa, "
+            f"not {kernel}"
         )
 
 
@@ -682,7 +684,8 @@ def _attend_with_prefix(
 
 def register(replace: bool = True) -> None:
     """Teach PEFT the types. `register_peft_method` takes the names of its own enum only, so its tables are written
-    to."""
+    to.
+    """
     if not replace and TASK in MODEL_TYPE_TO_PEFT_MODEL_MAPPING:
         return
     ALL_ATTENTION_FUNCTIONS.register(_WITH_PREFIX, _attend_with_prefix)

@@ -56,7 +56,9 @@ def imports(module, path, everywhere=True, types=True):
             for alias in node.names:
                 name = f"{whole}.{alias.name}"
                 found.append((name if name in PIPELINES or name in SERVICE else whole, node.lineno))
-        elif (not everywhere and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)) or (not (everywhere and types) and _is_typing(node)):
+        elif (not everywhere and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)) or (
+            not (everywhere and types) and _is_typing(node)
+        ):
             return
         for child in ast.iter_child_nodes(node):
             visit(child)

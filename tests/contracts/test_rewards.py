@@ -21,21 +21,6 @@ from pipelines.rewards.reward import RewardBlock
 from tests import tiny
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLES: dict[str, list[str]] = {
-    "keyword": ["{name: keyword, words: [good, great]}"],
-    "length": ["length", "{name: length, unit: characters, target: 20}"],
-    "pattern": ["{name: pattern, pattern: 'a.', measure: share, ignore_case: true}"],
-    "classifier": [
-        "{name: classifier, from: judge, label: 'yes'}",
-        "{name: classifier, checkpoint: a/b, label: 'yes', output: logit, reads: completion}",
-    ],
-    "model": ["{from: scores}", "{checkpoint: a/b, max_length: 32}"],
-    "judge": ["{name: judge, judge: {name: rule, prefer: {name: keyword, words: [good]}}}"],
-    "weighted": [
-        "{name: weighted, rewards: [{reward: {name: keyword, words: [good]}}, {reward: length, weight: -0.1}, {reward: {from: scores}}]}"
-    ],
-}
-"""Each reward at its shortest, and with keys of its own."""
 RECIPE = """\
 name: every-reward
 model: {{checkpoint: some/model}}
@@ -47,7 +32,9 @@ stages:
 PROMPTS = ["the film", "a", "a book was", "dog"]
 COMPLETIONS = [" is good", " cat reads and the dog runs", "", " in the dull book it saw"]
 
-every_reward = pytest.mark.parametrize("example", [each for name in REWARDS for each in EXAMPLES[name]])
+every_reward = pytest.mark.parametrize(
+    "example", [each for name in REWARDS for each in REWARDS.load(name).recipe_examples or (f"{{name: {name}}}",)]
+)
 
 
 @pytest.fixture
@@ -75,10 +62,6 @@ def context(tmp_path: Path) -> Any:
         seed=0,
         cache=tmp_path,
     )
-
-
-def test_every_reward_has_an_example() -> None:
-    assert EXAMPLES.keys() == set(REWARDS)
 
 
 @every_reward
@@ -119,7 +102,8 @@ def test_each_pair_gets_a_finite_number_of_its_own(recipe_with: Any, context: An
         ),
         (
             "{from: judge}",
-            "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is read by name: classifier",
+            "'judge' is a supervised stage, which leaves no reward model. Allowed: scores; a classifier is "
+            "read by name: classifier",
         ),
         (
             "{name: classifier, from: scores, label: good}",
@@ -146,7 +130,10 @@ def test_what_is_wrong_is_said_before_anything_is_opened(recipe_with: Any, rewar
 
 
 def test_rewards_are_checked_without_torch() -> None:
-    code = "import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = (
+        "import sys; from pipelines.core.registry import REWARDS; [REWARDS.load(name) for name in REWARDS]; "
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.split() == ["False", "False"]
 
@@ -169,8 +156,3 @@ def test_a_reward_inside_a_reward_ends_the_schema() -> None:
     described = schema()
     assert depth(described) < 60
     assert "keyword" in str(described)
-
-
-@pytest.mark.parametrize("name", list(REWARDS))
-def test_the_guide_names_every_reward(name: str) -> None:
-    assert f"`{name}`" in (REPOSITORY / "docs" / "rewards.md").read_text()

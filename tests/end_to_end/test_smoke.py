@@ -52,10 +52,7 @@ class Place:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.root)
             patch.setenv("FINERY_HOME", str(self.home))
-            assert (
-                run(load(self.recipe, overrides), Path("runs") / self.loaded.name)
-                == Path("runs") / self.loaded.name
-            )
+            assert run(load(self.recipe, overrides), Path("runs") / self.loaded.name) == Path("runs") / self.loaded.name
         return list(read_events(self.run / "events.jsonl", after=max(before, default=0)))
 
     def folder(self, number: int) -> Path:
@@ -71,7 +68,7 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
     """Note every module of ours in which a function is called while a stage does its work."""
     work, root = Job._run_stage, str(Path(pipelines.__file__).parent) + "/"
 
-    def run_stage(job: Job, stage: Stage, attempt: Path, mark: str) -> None:
+    def run_stage(job: Job, stage: Stage, attempt: Path, fingerprint: str) -> None:
         files: set[str] = set()
 
         def called(frame: FrameType, event: str, argument: Any) -> None:
@@ -80,7 +77,7 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
         before = sys.gettrace()
         sys.settrace(called)
         try:
-            work(job, stage, attempt, mark)
+            work(job, stage, attempt, fingerprint)
         finally:
             sys.settrace(before)
             own = (file.removeprefix(root).partition("/templates/")[0] for file in files if file.startswith(root))

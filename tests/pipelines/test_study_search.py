@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pipelines.core.errors import StageError
-from pipelines.core.study_matrix import Search
+from pipelines.core.study_options import Search
 from pipelines.studies.search import Tried, edge, ranked, rungs, score_of
 
 RATE = "stages.a.arguments.learning_rate"

@@ -1,9 +1,11 @@
-"""The block `few_shot` of an evaluate stage: which language model is asked about which tasks, and what is wrong with it.
+"""The block `few_shot` of an evaluate stage: which language model is asked about which tasks, and what is wrong with
+it.
 
 Brown et al. 2020, "Language Models are Few-Shot Learners", section 2.4, arxiv.org/abs/2005.14165: K examples of the
-task stand before the question, drawn from its training rows, and the model completes the text. See docs/few-shot.md.
-`from` names the stage whose model is asked; else it is the latest before that leaves a language model: a pretrain
-stage, or a supervised one whose model writes. Where there is none it is the recipe's own checkpoint.
+task stand before the question, drawn from its training rows, and the model completes the text. See
+docs/how-to/few-shot.md. `from` names the stage whose model is asked; else it is the latest before that leaves a
+language model: a pretrain stage, or a supervised one whose model writes. Where there is none it is the recipe's own
+checkpoint.
 """
 
 from __future__ import annotations

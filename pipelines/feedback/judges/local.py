@@ -38,6 +38,10 @@ class LocalJudgeBlock(JudgeBlock):
     """A language model that is opened here: `{name: local, from: STAGE}` or `{name: local, checkpoint: NAME}`."""
 
     name: Literal["local"] = "local"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: local, from: text}",
+        "{name: local, checkpoint: a/b, thought: true, thought_length: 9, temperature: 0.5, both_orders: false}",
+    )
     source: str | None = Field(None, alias="from")
     """Id of an earlier stage that trained a language model, or `model` for the recipe's own."""
     checkpoint: FolderOrName | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,9 @@ class RewardJudgeBlock(JudgeBlock):
     """Prefers by the scores of a reward: `{name: reward, reward: {from: STAGE}}`."""
 
     name: Literal["reward"] = "reward"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: reward, reward: {name: keyword, words: [good]}, temperature: 2.0}",
+    )
     reward: RewardField
     """A reward model, a classifier, or any other reward."""
     temperature: float = Field(1.0, gt=0)

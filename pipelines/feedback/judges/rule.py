@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,10 @@ class RuleJudgeBlock(JudgeBlock):
     0.1}`."""
 
     name: Literal["rule"] = "rule"
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{name: rule, prefer: length}",
+        "{name: rule, prefer: {name: keyword, words: [good]}, noise: 0.1, position_bias: 0.2, seed: 4}",
+    )
     prefer: RewardField
     """The reward whose higher number is the better one; equal numbers are a tie."""
     noise: float = Field(0.0, ge=0, le=0.5)

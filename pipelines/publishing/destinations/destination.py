@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 from pipelines.core.registry import DESTINATIONS
 
@@ -80,12 +80,15 @@ def from_bytes(content: bytes) -> dict[str, Any] | None:
 class Destination(Protocol):
     """A place for one publication. Building one touches nothing."""
 
+    example: ClassVar[str]
+    """A `to` in this kind's syntax."""
+
     def __init__(self, to: str, private: bool = True) -> None:
         """`to` as it stands in the recipe."""
 
     @staticmethod
     def claims(to: str) -> bool:
-        """Whether `to` is written in this kind's syntax. Exactly one kind claims any text."""
+        """Whether `to` is written in this kind's syntax. The first kind of the registry that claims a text gets it."""
 
     @staticmethod
     def mistake(to: str) -> str | None:

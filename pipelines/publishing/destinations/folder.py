@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pipelines.core.errors import DiskFull, PublishError
 from pipelines.publishing.destinations import destination
@@ -26,6 +26,8 @@ _RENAME_EXCHANGE = 2
 class Folder:
     """A folder on this machine, relative to the working folder."""
 
+    example: ClassVar[str] = "registry/demo"
+
     def __init__(self, to: str, private: bool = True) -> None:
         self.to = to
         self.path = Path(
@@ -34,8 +36,8 @@ class Folder:
 
     @staticmethod
     def claims(to: str) -> bool:
-        """Whatever is neither a URL nor a Hub repository."""
-        return "://" not in to and not to.startswith("hub:")
+        """Whatever no other kind claims: it stands last in the registry."""
+        return True
 
     @staticmethod
     def mistake(to: str) -> str | None:

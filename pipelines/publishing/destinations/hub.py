@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pipelines.core.errors import PublishError
 from pipelines.core.secrets import secret
@@ -37,6 +37,8 @@ OTHERS = {".gitattributes", "README.md", "LICENSE", ".gitignore"}
 
 class Hub:
     """A model repository on the Hub."""
+
+    example: ClassVar[str] = "hub:ada/demo"
 
     def __init__(self, to: str, private: bool = True) -> None:
         self.to = to

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pipelines.core.errors import PublishError
@@ -47,6 +47,8 @@ NOT_WRITTEN = {
 class Url:
     """A folder behind a URL."""
 
+    example: ClassVar[str] = "s3://models/demo"
+
     def __init__(self, to: str, private: bool = True) -> None:
         self.to = to
         self._url = to.rstrip("/")
@@ -54,7 +56,7 @@ class Url:
     @staticmethod
     def claims(to: str) -> bool:
         """Texts with `://` in them."""
-        return "://" in to and not to.startswith("hub:")
+        return "://" in to
 
     @staticmethod
     def mistake(to: str) -> str | None:

@@ -73,8 +73,8 @@ def lora(
     def named(layer: Linear, names: Sequence[str]) -> bool:
         return any(layer.name == name or layer.name.endswith(f".{name}") for name in names)
 
-    kept = [layer for layer in layers if named(layer, whole)]
-    free = [layer for layer in layers if layer not in kept]
+    trained_whole = [layer for layer in layers if named(layer, whole)]
+    free = [layer for layer in layers if layer not in trained_whole]
     if isinstance(target_modules, str):
         targets = [layer for layer in free if layer.name.startswith("model.")]
     else:
@@ -82,10 +82,10 @@ def lora(
     by_layer = {layer.name: r * (layer.inputs + layer.outputs) for layer in targets}
     products = sum(by_layer.values())
     updates = products + (sum(layer.outputs for layer in targets) if use_dora else 0)
-    copies = sum(layer.parameters for layer in kept)
+    copies = sum(layer.parameters for layer in trained_whole)
     with_bias = {"none": [], "lora_only": targets, "all": free}[bias]
     biases = sum(layer.outputs for layer in with_bias if layer.bias) + (other_biases if bias == "all" else 0)
-    by_layer |= {layer.name: layer.parameters for layer in kept}
+    by_layer |= {layer.name: layer.parameters for layer in trained_whole}
     return Adapter(updates + copies + biases, updates + copies, 2 * products, by_layer)
 
 
@@ -136,7 +136,7 @@ class Shape(ModelSize, Protocol):
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
-    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
         """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it
         does not fit."""
 
@@ -152,7 +152,7 @@ def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
 class OwnShape:
     """A model of our own family."""
 
-    def __init__(self, words: Mapping[str, Any]) -> None:
+    def __init__(self, words: Mapping[str, object]) -> None:
         self.config: dict[str, Any] = {
             key: words.get(key, value) for key, value in architecture_fields.DEFAULTS.items()
         }
@@ -187,7 +187,7 @@ class OwnShape:
             register()
             return applied({"model_type": architecture_fields.OURS, **self.config}, tuner, head, fresh)
         layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
-        found = lora(
+        adapter = lora(
             layers,
             r=tuner.r,
             target_modules=tuner.target_modules,
@@ -197,15 +197,15 @@ class OwnShape:
             other_biases=arithmetic.other_biases(self.config, head.kind),
         )
         if tuner.quantization is None:
-            return found
+            return adapter
         body = [layer for layer in layers if layer.name.startswith("model.") and layer.part not in ("pooler", "head")]
-        return replace(found, packed=sum(layer.inputs * layer.outputs for layer in body))
+        return replace(adapter, packed=sum(layer.inputs * layer.outputs for layer in body))
 
 
 class ForeignShape:
     """Any transformers model, without weights. Raises what transformers raises when it cannot be built."""
 
-    def __init__(self, words: Mapping[str, Any]) -> None:
+    def __init__(self, words: Mapping[str, object]) -> None:
         decided_by_head = ("architectures", "auto_map", "id2label", "label2id", "num_labels", "problem_type")
         self.config = {key: value for key, value in words.items() if key not in decided_by_head}
         self.family = _family_of(self.config)
@@ -280,7 +280,7 @@ class ForeignShape:
             brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
         return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
-    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
         return applied(self.config, tuner, head, fresh)
 
     def _model(self, head: Head) -> Any:
@@ -292,16 +292,16 @@ class ForeignShape:
         return without_weights(self.config, head)
 
 
-def without_weights(words: Mapping[str, Any], head: Head) -> Any:
+def without_weights(words: Mapping[str, object], head: Head) -> Any:
     """A model on the meta device. Raises what transformers raises when it cannot be built."""
     import torch
     from transformers import AutoConfig
 
     from pipelines.models.heads import auto_class, head_settings
 
-    known = {key: value for key, value in words.items() if key != "model_type"}
+    settings = {key: value for key, value in words.items() if key != "model_type"}
     kind = auto_class(head)
-    config = AutoConfig.for_model(words["model_type"], **known, **head_settings(head))
+    config = AutoConfig.for_model(words["model_type"], **settings, **head_settings(head))
     with torch.device("meta"):
         return kind.from_config(config, attn_implementation="eager").eval()
 
@@ -326,10 +326,10 @@ def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[st
     return replace(of_tuned(before, tuned, body), packed=packed)
 
 
-def _family_of(words: Mapping[str, Any]) -> str:
+def _family_of(words: Mapping[str, object]) -> str:
     """The family that a transformers model belongs to, by the heads that transformers has for it."""
-    known = model_types().get(str(words["model_type"]))
-    heads = () if known is None else known.heads
+    model_type = model_types().get(str(words["model_type"]))
+    heads = () if model_type is None else model_type.heads
     if words.get("is_encoder_decoder") or "seq2seq_lm" in heads:
         return "encoder-decoder"
     return "encoder" if "masked_lm" in heads else "decoder"
@@ -407,12 +407,12 @@ def _words(recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
     local = Path(source) / "config.json"
     try:
         if local.is_file():
-            found: dict[str, Any] = json.loads(local.read_text(encoding="utf-8"))
-            return {**found, "model_type": found["model_type"]}, []  # a KeyError says that it is no config
+            config: dict[str, Any] = json.loads(local.read_text(encoding="utf-8"))
+            return {**config, "model_type": config["model_type"]}, []  # a KeyError says that it is no config
         from transformers import AutoConfig
 
-        found = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()
-        return found, []
+        config = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()
+        return config, []
     except (OSError, ValueError, KeyError) as error:
         return None, [f"the checkpoint '{source}' could not be looked at: {first_line(error)}"]
 

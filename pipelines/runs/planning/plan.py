@@ -50,8 +50,8 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """The sum over the stages that cost time; None when one of them is unknown."""
-        known = [stage.seconds for stage in self.stages if stage.stage != "publish"]
-        return None if None in known else sum(second for second in known if second is not None)
+        each_stage = [stage.seconds for stage in self.stages if stage.stage != "publish"]
+        return None if None in each_stage else sum(second for second in each_stage if second is not None)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -152,7 +152,7 @@ class _Planner:
         each, accumulated = _batch(arguments, self.processes)
         per_step = each * accumulated * self.processes
         steps = _steps(arguments, examples, each * self.processes, accumulated)
-        found = StagePlan(
+        plan = StagePlan(
             stage.id,
             stage.stage,
             sequence_length=example.length,
@@ -167,11 +167,11 @@ class _Planner:
         both = self.model is not None and self.model.family == "encoder-decoder"
         tokens = example.length + (example.target if both else 0)
         if both:
-            found = replace(found, target_length=example.target)
+            plan = replace(plan, target_length=example.target)
         if sequences is not None:
-            found = replace(found, tokens=sequences * example.sequences * tokens)
+            plan = replace(plan, tokens=sequences * example.sequences * tokens)
         if self.model is None:
-            return found
+            return plan
         try:
             counts = self.model.counts(head)
             adapter = None
@@ -181,7 +181,7 @@ class _Planner:
                 head, example.length + stage.tuner.positions, example.target, example.predicted
             )
         except Exception as error:  # transformers and PEFT refuse in many ways; the run itself says it in full
-            return replace(found, notes=(*found.notes, f"the model cannot be built: {first_line(error)}"))
+            return replace(plan, notes=(*plan.notes, f"the model cannot be built: {first_line(error)}"))
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
@@ -190,14 +190,14 @@ class _Planner:
         )
         flops += 0 if adapter is None else 3 * adapter.flops_per_token * tokens // (2 if both else 1)
         flops *= example.sequences
-        found = replace(found, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
+        plan = replace(plan, parameters=counts, trainable_parameters=learnt, all_parameters=everything)
         if sequences is not None:
             seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
-            found = replace(found, flops=sequences * flops, seconds=seconds)
+            plan = replace(plan, flops=sequences * flops, seconds=seconds)
         words = self.model.words(head)
         if words is None:
             unknown = "memory is unknown: no model of our own has these sizes and this head"
-            return replace(found, notes=(*found.notes, unknown))
+            return replace(plan, notes=(*plan.notes, unknown))
         step = Step(
             batch=each * example.sequences,
             length=example.length,
@@ -223,7 +223,7 @@ class _Planner:
         if adapter is not None and adapter.packed:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
-        return replace(found, memory=memory)
+        return replace(plan, memory=memory)
 
     def _fresh(self, stage: Stage, head: Head) -> list[str]:
         """Modules that the model this stage reads has no weights for: they learn whole, whatever the tuner."""
@@ -242,7 +242,7 @@ class _Planner:
         return (None if stage is None else stage.head_left()) or self.model.plain_head
 
 
-def packed_bytes(quantization: Mapping[str, Any]) -> float:
+def packed_bytes(quantization: Mapping[str, object]) -> float:
     """Of a weight of 4 bits: itself, and the scale of its block of 64, of 32 bits or, quantized in blocks of 256,
     about 8.
 

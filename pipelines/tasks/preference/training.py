@@ -224,7 +224,10 @@ class Preferring(TaskTraining):
         arguments = subject.arguments
         meter = Meter()
         loss: Any = partial(
-            pair_loss, smoothing=arguments.label_smoothing, centring=arguments.center_rewards_coefficient or 0.0, meter=meter
+            pair_loss,
+            smoothing=arguments.label_smoothing,
+            centring=arguments.center_rewards_coefficient or 0.0,
+            meter=meter,
         )
         together = ScoredTogether(Together.of(tokenizer))
         return ScoringLesson(

@@ -1,7 +1,9 @@
-"""Heads that predict words, beside what test_modeling_finery says of the masked one."""
+"""Heads that predict words, beside what test_modeling_finery says of the masked one, and how they generate."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from pipelines.architectures import (
@@ -11,6 +13,7 @@ from pipelines.architectures import (
     FineryForMaskedLM,
     FineryForPreTraining,
 )
+from pipelines.architectures.modeling_finery_language import least_sure, likely_lengths
 
 
 def built(head: type, config):
@@ -167,3 +170,197 @@ def test_narrow_embeddings_are_widened_for_the_stack_and_narrowed_for_the_words(
     total = total + embeddings.token_type_embeddings.weight[0]
     expected = embeddings.projection(nn.functional.layer_norm(total, (10,), eps=1e-12))
     torch.testing.assert_close(embeddings(torch.tensor([[5]]))[0, 0], expected)
+
+
+def decoder(tiny, **fields) -> FineryForCausalLM:
+    torch.manual_seed(0)
+    return FineryForCausalLM(tiny(family="decoder", max_position_embeddings=24, **fields)).eval()
+
+
+def encoder_decoder(tiny, **fields) -> FineryForConditionalGeneration:
+    torch.manual_seed(0)
+    return FineryForConditionalGeneration(tiny(family="encoder-decoder", **fields)).eval()
+
+
+def prompt(rows: int = 2) -> torch.Tensor:
+    return torch.randint(1, 61, (rows, 5), generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def greedy_without_cache(model, ids: torch.Tensor, steps: int, **inputs) -> torch.Tensor:
+    for _ in range(steps):
+        ids = torch.cat([ids, model(ids, use_cache=False, **inputs).logits[:, -1:].argmax(-1)], 1)
+    return ids
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_greedy_search_is_the_most_likely_word_again_and_again(tiny, use_cache, prefixed):
+    """A prefix that sees both ways is read once; what it wrote to the cache stays as it is."""
+    model = decoder(tiny, num_hidden_layers=2)
+    inputs = {"prefix_length": torch.tensor([5, 3])} if prefixed else {}
+    found = model.generate(prompt(), max_new_tokens=6, do_sample=False, use_cache=use_cache, **inputs)
+    assert torch.equal(found, greedy_without_cache(model, prompt(), 6, **inputs))
+
+
+def test_a_prefix_that_sees_both_ways_changes_what_comes_after_it(tiny):
+    model = decoder(tiny)
+    with torch.no_grad():
+        usual, prefixed = (model(prompt(), **more).logits for more in ({}, {"prefix_length": torch.tensor([5, 5])}))
+    assert not torch.allclose(usual, prefixed, atol=1e-3)
+
+
+def test_beams_of_prefixes_are_repeated_with_their_prompts(tiny):
+    model = decoder(tiny)
+    beams = model.generate(prompt(), max_new_tokens=4, num_beams=3, prefix_length=torch.tensor([5, 0]))
+    alone = [
+        model.generate(prompt()[row : row + 1], max_new_tokens=4, num_beams=3, prefix_length=torch.tensor([length]))
+        for row, length in enumerate((5, 0))
+    ]
+    assert torch.equal(beams, torch.cat(alone))
+
+
+def test_an_encoder_decoder_starts_from_the_token_that_training_starts_from(tiny):
+    model = encoder_decoder(tiny, bos_token_id=7)
+    found = model.generate(prompt(), max_new_tokens=5, do_sample=False)
+    assert found[:, 0].tolist() == [7, 7]
+    assert model.prepare_decoder_input_ids_from_labels(torch.tensor([[9, 8]])).tolist() == [[7, 9]]
+    ids = torch.full((2, 1), 7)
+    with torch.no_grad():
+        for _ in range(5):
+            ids = torch.cat([ids, model(prompt(), decoder_input_ids=ids).logits[:, -1:].argmax(-1)], 1)
+    assert torch.equal(found, ids)
+
+
+def test_contrastive_search_is_refused_with_what_there_is_instead(tiny):
+    for asked in ({"penalty_alpha": 0.6, "top_k": 4}, {"generation_config": contrastive(tiny)}):
+        with pytest.raises(ValueError, match=r"contrastive search; it is not built in.*use greedy search, num_beams"):
+            decoder(tiny).generate(prompt(), max_new_tokens=2, **asked)
+
+
+def contrastive(tiny):
+    config = decoder(tiny).generation_config
+    config.penalty_alpha, config.top_k = 0.6, 4
+    return config
+
+
+def test_a_decoder_that_sees_both_sides_is_not_asked_for_the_next_word(tiny):
+    with pytest.raises(ValueError, match="use mask_predict"):
+        encoder_decoder(tiny, bidirectional_decoder=True).generate(prompt(), max_new_tokens=2)
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rotary"])
+def test_a_text_beyond_the_last_position_is_refused_with_the_limit(tiny, position):
+    with pytest.raises(ValueError, match="is 25 tokens long, but max_position_embeddings is 24"):
+        decoder(tiny, position=position).generate(prompt(), max_new_tokens=30)
+
+
+def test_padding_does_not_count_as_a_position(tiny):
+    model = decoder(tiny)
+    ids = torch.cat([torch.zeros(2, 6, dtype=torch.long), prompt()], 1)
+    mask = (torch.arange(11) >= 6).long().expand(2, -1)
+    padded = model.generate(ids, attention_mask=mask, max_new_tokens=19, do_sample=False)
+    alone = model.generate(prompt(), attention_mask=torch.ones_like(prompt()), max_new_tokens=19, do_sample=False)
+    assert torch.equal(padded[:, 6:], alone)
+
+
+@pytest.mark.parametrize("position", ["alibi", "relative", "none"])
+def test_positions_without_a_table_write_on_beyond_the_longest_sequence_of_training(tiny, position):
+    assert decoder(tiny, position=position).generate(prompt(), max_new_tokens=30).shape == (2, 35)
+
+
+MASK, PADDING = 3, 0
+
+
+def model_of(tiny, **fields) -> FineryForConditionalGeneration:
+    torch.manual_seed(4)
+    shape = {"family": "encoder-decoder", "bidirectional_decoder": True, "length_prediction": True, "vocab_size": 30}
+    model = FineryForConditionalGeneration(tiny(**{**shape, **fields})).eval()
+    with torch.no_grad():
+        model.length_head.weight.mul_(5)
+        model.lm_head.weight.mul_(3)
+    return model
+
+
+@torch.no_grad()
+def slow_mask_predict(model, source, iterations, length_beam, excluded=()):
+    """Section 3 of the paper for one text (1, key) without padding; returns the words and the score."""
+    mean = model.get_encoder()(source).last_hidden_state[0].mean(0)
+    lengths = model.length_head(mean)
+    lengths[0] = -torch.inf
+    answers = []
+    for length in lengths.argsort(descending=True)[:length_beam].tolist():
+        words, sureness = [MASK] * length, [0.0] * length
+        for done in range(iterations):
+            masked = length * (iterations - done) // iterations
+            places = sorted(range(length), key=lambda place: (sureness[place], place))[:masked]
+            for place in places:
+                words[place] = MASK
+            logits = model(source, decoder_input_ids=torch.tensor([words])).logits[0]
+            logits[:, [MASK, PADDING, *excluded]] = -torch.inf
+            for place in places:
+                sureness[place], words[place] = (kind.item() for kind in logits[place].log_softmax(-1).max(-1))
+        answers.append((sum(sureness) / length, words))
+    return max(answers, key=lambda answer: answer[0])[1]
+
+
+@pytest.mark.parametrize(("iterations", "length_beam"), [(1, 1), (4, 1), (4, 3), (10, 5)])
+def test_each_text_gets_the_answer_of_the_slow_algorithm(tiny, iterations, length_beam):
+    model = model_of(tiny)
+    sources = [torch.randint(5, 30, (1, length)) for length in (9, 5, 7)]
+    expected = [slow_mask_predict(model, source, iterations, length_beam) for source in sources]
+    width = max(source.shape[1] for source in sources)
+    ids = torch.cat([torch.nn.functional.pad(source, (0, width - source.shape[1])) for source in sources])
+    found = model.mask_predict(
+        ids, attention_mask=(ids != 0).long(), mask_token_id=MASK, iterations=iterations, length_beam=length_beam
+    )
+    assert [[word for word in row if word != PADDING] for row in found.tolist()] == expected
+    assert len({len(words) for words in expected}) > 1 or length_beam == 1
+
+
+def test_excluded_words_are_never_predicted(tiny):
+    model = model_of(tiny)
+    source = torch.randint(5, 30, (1, 6))
+    usual = model.mask_predict(source, mask_token_id=MASK, iterations=3, length_beam=2)
+    excluded = tuple(set(usual.flatten().tolist()))
+    found = model.mask_predict(source, mask_token_id=MASK, iterations=3, length_beam=2, excluded=excluded)
+    assert not set(found.flatten().tolist()) & {*excluded, MASK, PADDING}
+    assert found[0].tolist() == slow_mask_predict(model, source, 3, 2, excluded)
+
+
+@given(st.integers(1, 30), st.integers(1, 12))
+def test_fewer_words_are_masked_with_each_iteration_and_none_at_the_end(length, iterations):
+    """N (T - t) / T words before iteration t, which is all of them before the first."""
+    counts = [length * (iterations - done) // iterations for done in range(iterations + 1)]
+    assert counts[0] == length
+    assert counts[-1] == 0
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_the_least_sure_are_the_real_ones_with_the_lowest_probability():
+    sureness = torch.tensor([[-1.0, -3.0, -2.0, -9.0], [-5.0, -5.0, -1.0, 0.0]])
+    real = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    assert least_sure(sureness, real, torch.tensor([2, 1])).tolist() == [
+        [False, True, True, False],
+        [True, False, False, False],
+    ]
+
+
+def test_lengths_are_at_least_one_and_as_many_as_there_are():
+    logits = torch.tensor([[9.0, 1.0, 3.0, 2.0]])
+    assert likely_lengths(logits, 2).tolist() == [[2, 3]]
+    assert likely_lengths(logits, 9).tolist() == [[2, 3, 1]]
+
+
+@pytest.mark.parametrize("missing", ["bidirectional_decoder", "length_prediction"])
+def test_a_model_that_was_not_built_for_it_is_refused(tiny, missing):
+    shape = {"family": "encoder-decoder", "bidirectional_decoder": True, "length_prediction": True, missing: False}
+    model = FineryForConditionalGeneration(tiny(**shape))
+    with pytest.raises(ValueError, match="built and trained with bidirectional_decoder and length_prediction"):
+        model.mask_predict(torch.ones(1, 3, dtype=torch.long), mask_token_id=MASK)
+
+
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"length_beam": 0}])
+def test_counts_below_one_are_refused(tiny, wrong):
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        model_of(tiny).mask_predict(torch.ones(1, 3, dtype=torch.long), mask_token_id=MASK, **wrong)

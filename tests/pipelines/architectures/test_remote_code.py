@@ -2,22 +2,20 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import pipelines.architectures
 from pipelines.architectures import (
-    FineryForCausalLM,
-    FineryForCausalLMWithValueHead,
-    FineryForConditionalGeneration,
     FineryForMaskedLM,
-    FineryForReward,
     FineryForSequenceClassification,
-    FineryForTokenClassification,
     FineryModel,
 )
 from pipelines.architectures.configuration_finery import AUTO_MAP
@@ -69,6 +67,10 @@ def stranger(tmp_path):
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     return run
+
+
+def test_at_most_eight_files_travel():
+    assert len(CARRIED) <= 8
 
 
 def assert_complete(folder: Path) -> None:
@@ -123,26 +125,39 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
     torch.testing.assert_close(torch.tensor(again["masked"][1]), masked_lm(ids)[0], rtol=0, atol=1e-6)
 
 
-HEADS = {
-    "AutoModelForCausalLM": (FineryForCausalLM, {"family": "decoder", "position": "relative"}),
-    "AutoModelForCausalLMWithValueHead": (FineryForCausalLMWithValueHead, {"family": "decoder"}),
-    "AutoModelForSeq2SeqLM": (FineryForConditionalGeneration, {"family": "encoder-decoder", "position": "alibi"}),
-    "AutoModelForReward": (FineryForReward, {"family": "decoder", "attention_scoring": "general"}),
-    "AutoModelForTokenClassification": (FineryForTokenClassification, {"attention_pattern": "linear"}),
-}
+@pytest.fixture
+def published_before(tmp_path: Path) -> tuple[dict[str, Path], dict]:
+    """Checkpoints by Auto class as an earlier Finery published them, of 28 files of code each, and what they
+    answered.
+    """
+    with tarfile.open(Path(__file__).parent / "published_before.tar.xz") as archive:
+        archive.extractall(tmp_path / "before", filter="data")
+    expected = json.loads((tmp_path / "before" / "expected.json").read_text())
+    folders = {name: tmp_path / "before" / name for name in expected["logits"]}
+    for folder in folders.values():
+        for file in (tmp_path / "before" / "code").iterdir():
+            shutil.copy(file, folder)
+    return folders, expected
+
+
+def test_what_was_published_before_runs_its_own_code_elsewhere(published_before, stranger):
+    folders, expected = published_before
+    answers = stranger(tokens=expected["input_ids"], load={name: (name, str(path)) for name, path in folders.items()})
+    for name, logits in expected["logits"].items():
+        torch.testing.assert_close(torch.tensor(answers[name][1]), torch.tensor(logits), rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
-def test_a_stranger_loads_every_family_and_heads_that_transformers_has_no_auto_class_for(tiny, stranger, tmp_path):
-    tokens = [[5, 6, 7, 8], [9, 10, 11, 12]]
-    models = {}
-    for name, (head, fields) in HEADS.items():
-        torch.manual_seed(0)
-        models[name] = head(tiny(**fields)).eval()
-        models[name].save_pretrained(tmp_path / name)
-        assert_complete(tmp_path / name)
-    answers = stranger(tokens=tokens, load={name: (name, str(tmp_path / name)) for name in HEADS})
-    for name, model in models.items():
-        class_name, output = answers[name]
-        assert class_name == type(model).__name__
-        torch.testing.assert_close(torch.tensor(output), model(torch.tensor(tokens)).logits, rtol=0, atol=1e-6)
+def test_what_was_published_before_is_opened_by_the_family_and_carries_its_code_from_then_on(
+    published_before, tmp_path
+):
+    folders, expected = published_before
+    for name, path in folders.items():
+        for file in path.glob("*.py"):
+            file.write_text("raise AssertionError('ran')")
+        model = getattr(transformers, name).from_pretrained(path)
+        assert type(model).__module__.startswith("pipelines.architectures.")
+        logits = model.eval()(torch.tensor(expected["input_ids"])).logits
+        torch.testing.assert_close(logits, torch.tensor(expected["logits"][name]), rtol=0, atol=1e-4)
+        model.save_pretrained(tmp_path / "again" / name)
+        assert_complete(tmp_path / "again" / name)

@@ -1,7 +1,8 @@
 import pytest
 
 from pipelines.core.config import ConfigIssues
-from pipelines.core.study_matrix import Search, StudyOptions, axes_of, combinations, labels_of, unfit_options, within
+from pipelines.core.study_matrix import axes_of, combinations, labels_of, within
+from pipelines.core.study_options import Search, StudyOptions, unfit_options
 
 
 def mistakes(matrix):

@@ -61,7 +61,9 @@ def test_everything_that_led_to_the_model_is_compared_and_nothing_else(made):
     assert told["found"][1]["words"] in SENTENCE
     assert told["clean"]["examples"] == 18
     assert told["clean"]["scores"]["accuracy"] == 1.0  # the 18 others are all 'no', which is what was said
-    assert "overlap with what was trained on (mine, pretrain)" in contamination.overlap_warning("mine", "validation", told)
+    assert "overlap with what was trained on (mine, pretrain)" in contamination.overlap_warning(
+        "mine", "validation", told
+    )
 
 
 def test_the_answer_is_kept_by_content(made, tmp_path, monkeypatch):

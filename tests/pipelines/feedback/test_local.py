@@ -29,23 +29,32 @@ def tokenizer(template: str | None = None) -> Any:
     return found
 
 
-def judge(kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **settings: Any) -> LocalJudge:
+def writing_context(
+    kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **parts: Any
+) -> SimpleNamespace:
+    """A stage's context with a tiny model that writes."""
     from pipelines.models import opening
 
     own = tokenizer(template)
     model_type, words = ("llama", {"max_position_embeddings": positions}) if kind == "causal_lm" else ("t5", {})
     model = opening.build(tiny.shape(model_type, **words), Head(kind), own, 0)  # type: ignore[arg-type]
     tiny.disturb(model, by=0.3)
-    context = SimpleNamespace(
-        open_model=lambda head, **where: model,
-        open_tokenizer=lambda *where, **more: own,
-        seed=1,
-        precision="no",
-        recipe=SimpleNamespace(
-            model_of=lambda stage: "sft", stage=lambda name: None, model=SimpleNamespace(checkpoint=None)
-        ),
-        stage_id="feedback",
+    written = SimpleNamespace(
+        model_of=lambda stage: "sft", stage=lambda name: None, model=SimpleNamespace(checkpoint=None)
     )
+    usual = {
+        "open_model": lambda head, **where: model,
+        "open_tokenizer": lambda *where, **more: own,
+        "seed": 1,
+        "precision": "no",
+        "recipe": written,
+        "stage_id": "feedback",
+    }
+    return SimpleNamespace(**usual | parts)
+
+
+def judge(kind: str = "causal_lm", template: str | None = None, positions: int = 2048, **settings: Any) -> LocalJudge:
+    context = writing_context(kind, template, positions)
     found = LocalJudgeBlock.model_validate({"name": "local", "from": "sft", **settings}).open(context)  # type: ignore[arg-type]
     assert isinstance(found, LocalJudge)
     return found

@@ -271,9 +271,7 @@ def test_a_recipe_with_a_full_commit_or_a_folder_is_taken(tmp_path: Path) -> Non
     ):
         found = loads(WRITTEN.format(model=model), folder=tmp_path)
         assert found.model.trust_remote_code
-    assert (
-        "trust_remote_code" not in loads(WRITTEN.format(model="checkpoint: a/b"), folder=tmp_path).model.plain()
-    )
+    assert "trust_remote_code" not in loads(WRITTEN.format(model="checkpoint: a/b"), folder=tmp_path).model.plain()
 
 
 def test_what_opening_is_told() -> None:

@@ -55,7 +55,9 @@ def test_all_shares_may_be_used_up():
 
 
 def test_the_block_is_known_without_any_heavy_library():
-    code = "import sys, pipelines.objectives.masked_lm; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    code = (
+        "import sys, pipelines.objectives.masked_lm; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

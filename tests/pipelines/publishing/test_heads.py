@@ -44,7 +44,9 @@ def test_every_head_that_a_recipe_can_train_can_be_published():
     }
     assert trained - {"reward"} == set(USES)  # a recipe that publishes a reward model is refused: test_publish
     assert all(hasattr(transformers, use.auto_class) for use in USES.values())
-    assert {kind: use.auto_class for kind, use in USES.items()}.items() <= {kind: each.auto_class for kind, each in HEAD_CLASSES.items()}.items()
+    assert {kind: use.auto_class for kind, use in USES.items()}.items() <= {
+        kind: each.auto_class for kind, each in HEAD_CLASSES.items()
+    }.items()
 
 
 def test_an_adapter_is_known_by_its_configuration(tmp_path):

@@ -1,7 +1,8 @@
-"""Full fine-tuning trains every weight, or all but those that are frozen by name or not yet awake, each at its layer's rate."""
+"""Full fine-tuning: what learns by name and by epoch, each layer's rate, and the slanted triangular schedule."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.load import loads
-from pipelines.tuners.full import Full
+from pipelines.tuners.full import Full, GradualUnfreezing, SlantedTriangular, matching
 from tests import tiny
 
 HEAD = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
@@ -32,7 +33,7 @@ def test_every_weight_learns_even_those_frozen_before() -> None:
     assert not Full.adapts
     assert Full().rates(model) == {}
     assert Full().factor(0, 100) is None
-    assert not Full().thaws
+    assert not Full().unfreezes
 
 
 def test_each_layer_learns_2_6_times_slower_than_the_one_above() -> None:
@@ -53,7 +54,7 @@ def test_each_layer_learns_2_6_times_slower_than_the_one_above() -> None:
 
 def test_one_more_layer_wakes_with_every_epoch() -> None:
     model, tuner = tiny.build("bert", tiny.TWO), Full(gradual_unfreezing=True)
-    assert tuner.thaws
+    assert tuner.unfreezes
     tuner.apply(model)
     assert all(
         weight.requires_grad for weight in model.parameters()
@@ -197,3 +198,95 @@ def test_a_second_schedule_is_refused_at_its_line(key: str) -> None:
     )
     loads(RECIPE.replace(", KEY", ""))
     loads(RECIPE.replace("KEY", key).replace("slanted_triangular: true", "slanted_triangular: false"))
+
+
+@pytest.fixture(scope="module")
+def model() -> object:
+    return tiny.build("bert", tiny.TWO, num_hidden_layers=11)
+
+
+def test_a_module_means_everything_in_it(model: object) -> None:
+    assert matching(model, ["bert.embeddings.LayerNorm"], "key") == {
+        f"bert.embeddings.LayerNorm.{each}" for each in ("weight", "bias")
+    }
+    assert matching(model, ["word_embeddings"], "key") == {"bert.embeddings.word_embeddings.weight"}
+    assert len(matching(model, ["embeddings"], "key")) == 5
+
+
+def test_the_first_layer_is_not_the_tenth(model: object) -> None:
+    found = matching(model, ["layer.1"], "key")
+    assert len(found) == 16
+    assert all(name.startswith("bert.encoder.layer.1.") for name in found)
+
+
+def test_globs_reach_over_several_modules(model: object) -> None:
+    assert matching(model, ["encoder.layer.0.*"], "key") == matching(model, ["encoder.layer.0"], "key")
+    biases = matching(model, ["*.bias"], "key")
+    assert biases == {name for name, _ in model.named_parameters() if name.endswith(".bias")}  # type: ignore[attr-defined]
+    assert matching(model, ["attention.self.query.weight"], "key") == {
+        f"bert.encoder.layer.{n}.attention.self.query.weight" for n in range(11)
+    }
+
+
+def test_several_patterns_add_up(model: object) -> None:
+    assert matching(model, ["pooler", "classifier.bias"], "key") == {
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "classifier.bias",
+    }
+
+
+@pytest.mark.parametrize("pattern", ["embedding", "layer.11", "encoder.layer", "ncoder"])
+def test_half_a_word_is_no_name(pattern: str, model: object) -> None:
+    if pattern == "encoder.layer":  # a whole stack
+        assert len(matching(model, [pattern], "key")) == 11 * 16
+        return
+    with pytest.raises(ModelError) as caught:
+        matching(model, ["pooler", pattern], "full.freeze")
+    assert str(caught.value).startswith(
+        f"full.freeze '{pattern}' matches no weight of the model; it has the modules bert, embeddings, word_embeddings, "
+    )
+
+
+def test_one_more_layer_each_epoch_or_every_few() -> None:
+    assert [GradualUnfreezing().unfrozen(epoch) for epoch in range(4)] == [1, 2, 3, 4]
+    assert [GradualUnfreezing(epochs_per_layer=2).unfrozen(epoch) for epoch in range(5)] == [1, 1, 2, 2, 3]
+
+
+def equation_three(t: int, total: int, cut_frac: float = 0.1, ratio: float = 32) -> float:
+    """As printed, divided by the largest rate."""
+    cut = math.floor(total * cut_frac)
+    p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
+    return (1 + p * (ratio - 1)) / ratio
+
+
+@pytest.mark.parametrize(("total", "cut_frac", "ratio"), [(100, 0.1, 32), (40, 0.25, 8), (2000, 0.1, 32)])
+def test_it_is_the_equation_where_the_cut_is_whole(total: int, cut_frac: float, ratio: float) -> None:
+    schedule = SlantedTriangular(cut_frac=cut_frac, ratio=ratio)
+    found = [schedule.factor(step, total) for step in range(total)]
+    assert found == pytest.approx([equation_three(step, total, cut_frac, ratio) for step in range(total)])
+
+
+def test_the_numbers_by_hand() -> None:
+    """200 steps: up over 20, down over 180, between 1/32 and 1."""
+    factor = SlantedTriangular().factor
+    assert factor(0, 200) == 1 / 32
+    assert factor(10, 200) == (1 + 0.5 * 31) / 32
+    assert factor(20, 200) == 1
+    assert factor(110, 200) == (1 + 0.5 * 31) / 32
+    assert factor(200, 200) == 1 / 32
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 9, 19, 29, 101])
+def test_the_rates_fall_to_the_end_and_never_below_the_smallest(total: int) -> None:
+    found = [SlantedTriangular().factor(step, total) for step in range(total)]
+    assert all(1 / 32 <= each <= 1 for each in found)
+    top = found.index(max(found))
+    assert all(later < earlier for earlier, later in zip(found[top:], found[top + 1 :], strict=False))
+    assert min(equation_three(step, 19) for step in range(19)) < 0  # as printed, with a cut that is not whole
+
+
+@pytest.mark.parametrize("words", [{"cut_frac": 0.0}, {"cut_frac": 1.0}, {"ratio": 1.0}])
+def test_a_triangle_without_a_side_is_refused(words: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        SlantedTriangular(**words)

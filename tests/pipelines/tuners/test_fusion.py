@@ -120,7 +120,7 @@ def test_value_is_held_near_the_identity(adapters: dict[str, Path]) -> None:
     """The authors' code adds 0.01 times the squared distance, summed over all places."""
     tuner, model = fused(adapters)
     assert tuner.penalty(model).item() == 0.0
-    values = [module.value.weight for module in model.modules() if isinstance(module, bottleneck.Fusion)]
+    values = [module.value.weight for module in model.modules() if isinstance(module, bottleneck.FusedBottlenecks)]
     with torch.no_grad():
         values[0][0, 1] += 3.0
         values[1][2, 2] += 1.0

@@ -334,54 +334,59 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(method: str, settings: di
             fresh().load_adapter(str(tmp_path / "done"), "default", is_trainable=True)
 
 
-BASE = "from transformers import Auto{kind} as A; base = A.from_pretrained('base', attn_implementation='eager')"
+READ_ALONE = """
+import sys, torch, transformers
+from peft import PeftModel
+def base(folder, kind):
+    return getattr(transformers, "Auto" + kind).from_pretrained(folder + "/base", attn_implementation="eager")
+for folder, kind in {folders!r} if {ours} else []:
+    try:
+        PeftModel.from_pretrained(base(folder, kind), folder + "/tuned")
+    except KeyError:
+        sys.path.insert(0, folder + "/tuned")
+    else:
+        raise SystemExit("PEFT guessed")
+if {ours}:
+    import finery_adapter
+for folder, kind in {folders!r}:
+    model = PeftModel.from_pretrained(base(folder, kind), folder + "/tuned").eval()
+    inputs, expected = torch.load(folder + "/expected.pt")
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, expected), folder
+assert not [name for name in sys.modules if name.startswith("pipelines")]
+"""
 PLAIN = [
     ("PREFIX_TUNING", "bert", tiny.THREE, "ModelForSequenceClassification", {}),
     ("PREFIX_TUNING", "gpt2", CAUSAL, "ModelForCausalLM", {}),
     ("PROMPT_TUNING", "t5", PAIRS, "ModelForSeq2SeqLM", {}),
     ("P_TUNING", "bart", PAIRS, "ModelForSeq2SeqLM", {}),
 ]
+"""Adapters that PEFT's own classes compute alike."""
 OURS = [
     ("PROMPT_TUNING", "bert", tiny.THREE, "ModelForSequenceClassification", {}),
     ("PREFIX_TUNING", "distilbert", tiny.THREE, "ModelForSequenceClassification", {}),
     ("PREFIX_TUNING", "t5", PAIRS, "ModelForSeq2SeqLM", {"num_decoder_layers": 3}),
     ("P_TUNING", "gpt2", CAUSAL, "ModelForCausalLM", {}),
 ]
+"""Adapters that PEFT refuses until the module beside them is imported."""
 
 
-@pytest.mark.parametrize(
-    ("method", "family", "head", "kind", "words"),
-    PLAIN + OURS,
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_saved_adapter_is_read_without_this_project(
-    method: str, family: str, head: Head, kind: str, words: dict[str, Any], tmp_path: Path
-) -> None:
-    model = tiny.build(family, head, **words)
-    model.save_pretrained(tmp_path / "base")
-    adapted = tuned(model, method)
-    adapted.save_pretrained(str(tmp_path / "tuned"), reparameterization=False)
-    ours = (method, family, head, kind, words) in OURS
-    assert needs_module(adapted) == ours == (tmp_path / "tuned" / FILE).exists()
-    said_type = json.loads((tmp_path / "tuned" / "adapter_config.json").read_text())["peft_type"]
-    assert said_type == (virtual_tokens.TYPES[method] if ours else method)
-    torch.save((batch(head), said(adapted, batch(head))), tmp_path / "expected.pt")
-    code = [
-        "import sys, torch; from peft import PeftModel",
-        BASE.format(kind=kind),
-        *(
-            [
-                "try:\n    PeftModel.from_pretrained(base, 'tuned')\nexcept KeyError: pass\nelse: raise SystemExit('PEFT guessed')"
-            ]
-            if ours
-            else []
-        ),
-        *(["sys.path.insert(0, 'tuned'); import finery_adapter"] if ours else []),
-        "model = PeftModel.from_pretrained(base, 'tuned').eval(); inputs, expected = torch.load('expected.pt')",
-        "with torch.no_grad(): assert torch.equal(model(**inputs).logits, expected)",
-        "assert not [name for name in sys.modules if name.startswith('pipelines')]",
-    ]
-    ran = subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=tmp_path, capture_output=True, text=True)
+@pytest.mark.parametrize("ours", [False, True], ids=["plain", "ours"])
+def test_saved_adapters_are_read_without_this_project(ours: bool, tmp_path: Path) -> None:
+    folders = []
+    for number, (method, family, head, kind, words) in enumerate(OURS if ours else PLAIN):
+        folder = tmp_path / str(number)
+        model = tiny.build(family, head, **words)
+        model.save_pretrained(folder / "base")
+        adapted = tuned(model, method)
+        adapted.save_pretrained(str(folder / "tuned"), reparameterization=False)
+        assert needs_module(adapted) == ours == (folder / "tuned" / FILE).exists()
+        said_type = json.loads((folder / "tuned" / "adapter_config.json").read_text())["peft_type"]
+        assert said_type == (virtual_tokens.TYPES[method] if ours else method)
+        torch.save((batch(head), said(adapted, batch(head))), folder / "expected.pt")
+        folders.append((str(folder), kind))
+    code = READ_ALONE.format(folders=folders, ours=ours)
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 

@@ -356,7 +356,9 @@ def ask(url: str, name: str, settings: Settings, folder: Path, monkeypatch: pyte
     monkeypatch.setenv("FINERY_SECRETS", str(folder / "secrets"))
     monkeypatch.setenv("FINERY_PUBLIC_ENDPOINTS_ONLY", "0")
     context: Any = SimpleNamespace(cache=folder, stop=_Stop(), seed=0)
-    EndpointJudgeBlock(base_url=url, model="m", api_key_env=name, both_orders=False).open(context).compare(["p"], ["a"], ["b"])
+    EndpointJudgeBlock(base_url=url, model="m", api_key_env=name, both_orders=False).open(context).compare(
+        ["p"], ["a"], ["b"]
+    )
 
 
 class _Stop:

@@ -455,7 +455,7 @@ def test_access_to_a_private_repository_is_asked_again_for_every_job(
         for name, project in (("1", "acme"), ("2", "acme"), ("3", "acme"), ("4", "others"))
     )
     made = tokenizer_of(settings, first, tmp_path, monkeypatch, "acme")
-    mark = made.marks["tokenizer"]
+    mark = made.fingerprints["tokenizer"]
     commit = hub.repositories["acme/secret"].sha
     said = json.loads((made.folders["tokenizer"] / "stage.json").read_text())
     assert said["identity"]["content"] == f"acme/secret@{commit}"

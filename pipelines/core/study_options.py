@@ -1,0 +1,230 @@
+"""How the cells of a study's matrix are compared, and how each method gets its values: the key `study`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, show
+from pipelines.core.registry import nearest
+from pipelines.core.study_matrix import SEARCH, Axis, checked_grids, path_parts, unfit_path, within
+
+
+def _budget(value: object) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigIssues(
+            [
+                (
+                    (),
+                    f"is {show(value)}, must be a mapping from override paths to values, such as "
+                    f"{{stages.mrpc.arguments.num_train_epochs: 1}}",
+                )
+            ]
+        )
+    issues: list[ConfigIssue] = [((path,), wrong) for path in value if (wrong := unfit_path(path)) is not None]
+    if issues:
+        raise ConfigIssues(issues)
+    return dict(value)
+
+
+def _halving(value: object) -> Any:
+    grids = checked_grids(value)
+    if len(grids) != 1:
+        raise ConfigIssues([((), f"names {len(grids)} paths, must name one: the budget that grows")])
+    [(path, budgets)] = grids.items()
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) and each > 0 for each in budgets)
+    if not numbers or len(budgets) < 2 or list(budgets) != sorted(budgets):
+        raise ConfigIssues(
+            [((path,), f"is {show(budgets)}, must be at least two budgets, each larger than the one before")]
+        )
+    return grids
+
+
+class Search(Block):
+    """How each method gets its values, before its seeds run: the same number of trials for all of them."""
+
+    over: Annotated[dict[str, Any], BeforeValidator(checked_grids)]
+    """Override paths with the values to try; every combination is a trial. A named entry of the matrix may bring
+    values of its own under `search`: as many, so that the budgets stay equal."""
+    per: tuple[str, ...] | None = None
+    """Keys of the matrix: each combination of their entries is searched for itself. Default: all but the seeds. The
+    other keys stay at their first entry during the search."""
+    budget: Annotated[dict[str, Any], BeforeValidator(_budget)] = Field(default_factory=dict)
+    """Override paths that hold for the trials only, such as fewer epochs."""
+    metric: str | None = None
+    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
+    its first."""
+    halving: Annotated[
+        dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _halving(value))
+    ] = None
+    """Successive halving: one override path with growing budgets. All values are tried with the first; of n that were
+    tried with budget b, the best n·b/b' (rounded up) are tried again with the next, b'. Jamieson and Talwalkar 2016,
+    arxiv.org/abs/1502.07943."""
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Search:
+        issues: list[ConfigIssue] = []
+        for name, paths in (("budget", self.budget), ("halving", self.halving or {})):
+            clash = [(path, other) for path in paths for other in self.over if within(path, other)]
+            issues += [
+                ((name, path), f"is searched over as '{other}'; leave one of the two out") for path, other in clash
+            ]
+        issues += [
+            (("halving", path), "stands in 'budget' too; leave one of the two out")
+            for path in self.halving or {}
+            if path in self.budget
+        ]
+        if issues:
+            raise ConfigIssues(issues)
+        return self
+
+    @property
+    def target(self) -> str:
+        """Id of the stage that is searched over: the one that the first path names."""
+        return path_parts(next(iter(self.over)))[1]
+
+
+class Budget(Block):
+    """The same amount of training for every method: the reference trains as its recipe says, the others as many steps
+    as come to the same. What the search spends is not counted."""
+
+    match: Literal["steps", "tokens", "flops", "time"]
+    """What is made equal: optimizer steps, tokens that pass through the model, operations (both as `finery plan`
+    counts them), or time, by steps that are measured first."""
+    reference: str | None = None
+    """The entry of the matrix whose training says how much. Default: `study.reference`."""
+    stage: str | None = None
+    """Id of the stage that is made equal. Default: the last one that trains."""
+    probe_steps: int = Field(30, ge=2, le=10_000)
+    """Steps that are measured where time is made equal."""
+
+
+class StudyOptions(Block):
+    """How the cells of a matrix are compared."""
+
+    reference: str | None = None
+    """The entry that every other one is held against, such as `full`. Default: none, each score stands for itself."""
+    search: Search | None = None
+    """How each method gets its learning rate, or anything else, before its seeds run."""
+    budget: Budget | None = None
+    """Makes the training of all methods equally long, large or dear."""
+    correction: Literal["holm", "bh", "none"] = "holm"
+    """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and
+    Hochberg, or not."""
+
+
+def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
+    """What in `study` does not fit the axes; places relative to the recipe."""
+    issues: list[ConfigIssue] = []
+    if options.reference is not None and reference_axis(options.reference, axes) is None:
+        labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
+        several = sum(options.reference in [entry.label for entry in axis.entries] for axis in axes) > 1
+        why = (
+            "is the name of entries of two keys of the matrix; name the entries differently"
+            if several
+            else f"is no entry of the matrix.{nearest(options.reference, labels)} Known: {', '.join(labels)}"
+        )
+        issues.append((("study", "reference"), f"'{options.reference}' {why}"))
+    issues += _unfit_budget(options, axes)
+    if options.search is not None:
+        return issues + _unfit_search(options.search, axes)
+    needless = [entry for axis in axes for entry in axis.entries if entry.search]
+    return issues + [((*entry.place, SEARCH), "needs study.search.over to say what is searched") for entry in needless]
+
+
+def _unfit_search(search: Search, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
+    """What in `study.search` does not fit the axes."""
+    issues: list[ConfigIssue] = []
+    names = [axis.name for axis in axes]
+    grids = [(axis, entry) for axis in axes for entry in axis.entries if entry.search]
+    for position, name in enumerate(search.per or ()):
+        if name not in names:
+            issues.append(
+                (
+                    ("study", "search", "per", position),
+                    f"'{name}' is no key of the matrix.{nearest(name, names)} Known: {', '.join(names)}",
+                )
+            )
+    for path in search.over:
+        for axis in axes:
+            if any(
+                path_parts(other)[: len(path_parts(path))] == path_parts(path)
+                for entry in axis.entries
+                for other in entry.values
+            ):
+                issues.append(
+                    (
+                        ("study", "search", "over", path),
+                        f"is set by the matrix too ('{axis.key}'); leave one of the two out",
+                    )
+                )
+        if path_parts(path)[1] != search.target:
+            issues.append(
+                (
+                    ("study", "search", "over", path),
+                    f"is of another stage than '{search.target}'; one stage is searched over at a time",
+                )
+            )
+    for axis, entry in grids:
+        if search.per is not None and axis.name not in search.per:
+            issues.append(
+                ((*entry.place, SEARCH), f"brings values of its own, so '{axis.name}' must stand in study.search.per")
+            )
+        for path, values in entry.search.items():
+            if path not in search.over:
+                issues.append(
+                    (
+                        (*entry.place, SEARCH, path),
+                        f"is not searched over.{nearest(path, search.over)} Known: {', '.join(search.over)}",
+                    )
+                )
+            elif len(values) != len(search.over[path]):
+                issues.append(
+                    (
+                        (*entry.place, SEARCH, path),
+                        f"has {len(values)} values, but study.search.over has {len(search.over[path])}: every "
+                        "method gets as many trials",
+                    )
+                )
+    return issues
+
+
+def _unfit_budget(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
+    """What in `study.budget` does not fit the axes."""
+    budget = options.budget
+    if budget is None:
+        return []
+    labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
+    name = budget.reference or options.reference
+    if name is None:
+        return [
+            (
+                ("study", "budget", "reference"),
+                f"is missing: name the entry whose training says how much. Known: {', '.join(labels)}",
+            )
+        ]
+    issues: list[ConfigIssue] = []
+    if budget.reference is not None and reference_axis(budget.reference, axes) is None:
+        issues.append(
+            (
+                ("study", "budget", "reference"),
+                f"'{budget.reference}' is no entry of one key of the "
+                f"matrix.{nearest(budget.reference, labels)} Known: {', '.join(labels)}",
+            )
+        )
+    if "probe_steps" in budget.model_fields_set and budget.match != "time":
+        issues.append(
+            (
+                ("study", "budget", "probe_steps"),
+                f"is for 'match: time', but {budget.match} are counted, not measured; leave it out",
+            )
+        )
+    return issues
+
+
+def reference_axis(reference: str, axes: tuple[Axis, ...]) -> Axis | None:
+    """The one axis that has an entry of this name."""
+    having = [axis for axis in axes if not axis.repeats and reference in [entry.label for entry in axis.entries]]
+    return having[0] if len(having) == 1 else None
