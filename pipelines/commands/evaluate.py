@@ -16,7 +16,9 @@ from pipelines.commands.trained_models import Told, Trained, context_of, find_al
 from pipelines.core.config import flatten, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.registry import TASKS, nearest
+from pipelines.core.task_files import names_file
 from pipelines.evaluation.evaluate import Evaluate
+from pipelines.tasks.benchmarks import read_file
 
 FILES = ("metrics.json", "details.json", "predictions.parquet")
 
@@ -54,7 +56,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def stage_for(models: Sequence[Trained], benchmarks: Sequence[str], settings: Mapping[str, Any]) -> Evaluate:
     """The evaluate stage that asks these models. Raises CommandError."""
-    words: dict[str, Any] = {"id": "evaluate", "benchmarks": tuple(benchmarks) or None, **settings}
+    names = tuple(Path(name).stem if names_file(name) else name for name in benchmarks)
+    own = {Path(name).stem: read_file(name) for name in benchmarks if names_file(name)}
+    words: dict[str, Any] = {"id": "evaluate", "benchmarks": names or None, "tasks": own, **settings}
     if len(models) == 1 and models[0].subject is not None:
         words["from"] = models[0].id
     try:
@@ -76,7 +80,7 @@ def named(models: Sequence[Trained], benchmarks: Sequence[str]) -> list[str]:
     if (twice := next((name for name in benchmarks if list(benchmarks).count(name) > 1), None)) is not None:
         raise CommandError(f"the benchmark '{twice}' is named twice")
     for name in benchmarks:
-        if name not in TASKS and name not in known:
+        if name not in TASKS and name not in known and not names_file(name):
             every = [*known, *TASKS]
             raise CommandError(f"unknown benchmark '{name}'.{nearest(name, every)} Available: {', '.join(every)}")
         needed = (getattr(TASKS.load(name), "trained_by", None) if name in TASKS else None) or name
@@ -162,8 +166,7 @@ def logits_of(models: Sequence[Trained], task_name: str, split: str, settings: M
 
 def ask_split(models: Sequence[Trained], task_name: str, split: str, settings: Mapping[str, Any]) -> tuple[Any, Any]:
     """(what the model that was trained on the task says about a split, the task). Raises FineryError."""
-    from pipelines.core.registry import EXAMINERS
-    from pipelines.tasks.evaluation import SplitRequest
+    from pipelines.tasks.evaluation import SplitRequest, evaluation_of
 
     stage = stage_for(models, [task_name], settings)
     recipe = recipe_of(models, stage)
@@ -174,5 +177,5 @@ def ask_split(models: Sequence[Trained], task_name: str, split: str, settings: M
         task = choice.open_task()
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
-        answers = EXAMINERS.load(task.head.kind)().ask(asked)
+        answers = evaluation_of(task.kind).ask(asked)
     return answers.predicted[0], task

@@ -13,12 +13,14 @@ from typing import Any
 from pipelines.commands.evaluate import stage_for
 from pipelines.commands.trained_models import Told, Trained, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
-from pipelines.core.registry import EXAMINERS, TASKS
+from pipelines.core.registry import TASKS
+from pipelines.core.task_files import names_file
 from pipelines.data.tables import READERS
 from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
 from pipelines.models import checkpoint
 from pipelines.tasks.base import SplitLocation, Task, resolve
-from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest
+from pipelines.tasks.benchmarks import read_file
+from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest, evaluation_of
 from pipelines.tasks.extractive_qa.task import QuestionTask
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.token_classification.task import TokenTask
@@ -113,6 +115,10 @@ def chosen(models: Sequence[Trained], asked: Request) -> Trained:
 
 def split_of(model: Trained, asked: Request) -> tuple[Any, str]:
     """(the task, its split that is predicted). Raises CommandError."""
+    if names_file(asked.task):
+        task = read_file(str(asked.task)).task(Path(str(asked.task)).stem)
+        split = asked.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
+        return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
     if asked.task is not None and asked.task not in (*TASKS, model.task, model.id):
         raise CommandError(TASKS.unknown(asked.task))
     if asked.task is None and model.subject is None:
@@ -158,6 +164,8 @@ def own_task(model: Trained, asked: Request) -> Any:
 
 def named_task(model: Trained, asked: Request) -> Any:
     """The task that `--task` names, else the one the model was trained on, if that is known."""
+    if names_file(asked.task):
+        return read_file(str(asked.task)).task(Path(str(asked.task)).stem)
     if asked.task is not None and asked.task in TASKS:
         return TASKS.load(asked.task)
     if asked.task is not None and asked.task not in (model.id, model.task):
@@ -236,7 +244,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
     settings = {name: value for name, value in given.items() if value is not None}
     stage = stage_for([model], [next(iter(TASKS))] if model.subject is None else [], settings | {"id": "predict"})
     recipe = recipe_of([model], stage)
-    if asked.task is not None and asked.task in TASKS and model.subject is not None:
+    if asked.task is not None and (asked.task in TASKS or names_file(asked.task)) and model.subject is not None:
         named = stage_for([model], [asked.task], settings)
         refuse_mistakes(recipe_of([model], named), named)
     choice = BenchmarkChoice(task.name, task.name, model.id, model.id, model.subject)
@@ -249,7 +257,7 @@ def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[st
         if task.kind in ("causal", "instruction_pairs"):
             said: Any = continued(request, asked)
         else:
-            said = EXAMINERS.load(task.head.kind)().ask(request).predicted[0]
+            said = evaluation_of(task.kind).ask(request).predicted[0]
         warnings += told.warnings
         doubt = None if isinstance(said, dict) else said.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []

@@ -149,12 +149,12 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     from pipelines.trainers import input_formats
 
     task: Any = subject.resolved(name.partition("/")[2] or name)
-    task, teacher, tokenizer = AsText(task) if subject.as_text else task, subject.teacher(), context.open_tokenizer()
+    task, tokenizer = AsText(task) if subject.as_text else task, context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
-    model = context.open_model(teacher.head(plain, task))
+    model = context.open_model(subject.learnt_as().training_head(plain, task))
     if getattr(plain, "input_format", None):
         input_formats.adopt(tokenizer)
-    lesson = teacher.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
+    lesson = subject.training().prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
     said = next(iter(listener.taken("sample")), {})
     view = VIEWS.get(task.kind, _whole)
     examples = [
@@ -295,9 +295,15 @@ def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
     from pipelines.trainers.preferences import pairs_for
 
     if stage.scores:
-        teacher = stage.teacher()
-        model = context.open_model(teacher.head(stage, None))
-        return teacher.prepare(stage, None, context, model, tokenizer, usable_positions(model.config)).examples
+        from pipelines.tasks.preference.training import PreferenceTraining
+        from pipelines.trainers.reward import HEAD
+
+        model = context.open_model(HEAD)
+        return (
+            PreferenceTraining()
+            .prepare(stage, None, context, model, tokenizer, usable_positions(model.config))
+            .examples
+        )
     from pipelines.trainers import tuning
 
     model, _ = tuning.opened_policy(stage, context)

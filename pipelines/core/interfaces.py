@@ -72,6 +72,10 @@ class Task(Protocol):
         """`glue/mrpc`, or the id of the stage that describes an inline task."""
 
     @property
+    def kind(self) -> str:
+        """The kind as which it is learnt and evaluated: a name in TASK_KINDS."""
+
+    @property
     def head(self) -> Head:
         """The head that the task is learnt with. May read the training rows to find the class names."""
 

@@ -14,6 +14,7 @@ from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.overrides import Source, name_stages, override
 from pipelines.core.recipe import Recipe, validated
 from pipelines.core.study_cells import StudyRecipe, expand
+from pipelines.core.task_files import Inserted, insert, moved
 from pipelines.core.yaml_positions import read_yaml, read_yaml_text
 
 
@@ -62,20 +63,30 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
 
 
 def read_text(
-    text: str, file: str = "recipe.yaml", folder: Path | None = None, overrides: Sequence[str] = ()
+    text: str,
+    file: str = "recipe.yaml",
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = True,
 ) -> Source:
-    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`."""
+    """As `read`, for a text that is at hand; relative paths in it are relative to `folder`.
+
+    A text that is not `local` came over the network: it names no files with tasks.
+    """
     data, lines = read_yaml_text(text, file)
-    return _source(data, lines, file, folder or Path.cwd(), overrides)
+    return _source(data, lines, file, folder or Path.cwd(), overrides, local)
 
 
-def _source(data: object, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str]) -> Source:
+def _source(
+    data: object, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
+) -> Source:
     if not isinstance(data, dict):
         raise RecipeError(
             [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
         )
     from_command_line: list[Position] = []
-    ids = name_stages(data)
+    inserted = insert(data, folder) if local else Inserted()  # so that overrides reach into the tasks
+    written = ids = name_stages(data)
     for each in overrides:
         try:
             from_command_line.append(override(data, each, ids))
@@ -84,4 +95,9 @@ def _source(data: object, lines: dict[Position, int], file: str, folder: Path, o
                 [Mistake(key_path(place), message, "command line") for place, message in error.found]
             ) from None
         ids = name_stages(data)
-    return Source(data, lines, file, folder, tuple(from_command_line))
+    named = insert(data, folder, local)
+    files = {**moved(inserted.files, written, ids), **named.files}
+    source = Source(data, lines, file, folder, tuple(from_command_line), files)
+    if named.issues:
+        raise source.error(named.issues)
+    return source

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipelines.core.config import ConfigIssue, ConfigIssues, Position, key_path,
 from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.recipe import stage_ids
 from pipelines.core.registry import STAGES, nearest
+from pipelines.core.task_files import TaskFile, origin
 from pipelines.core.yaml_positions import line_of, scalar
 
 SHORT_FORMS = ("tuner", "objective", "train", "reward")
@@ -35,6 +36,8 @@ class Source:
     """What relative paths are relative to."""
     overridden: tuple[Position, ...] = ()
     """Places that the command line changed."""
+    files: Mapping[Position, TaskFile] = field(default_factory=dict)
+    """Tasks that were read from files of their own, by their position in `data`."""
 
     @property
     def ids(self) -> list[str | None]:
@@ -43,24 +46,28 @@ class Source:
 
     def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
         """The mistakes with file, line and key, in the order of the file."""
-        return RecipeError(_in_order(list(found), self.ids, self.lines, self.file, list(self.overridden)))
+        return RecipeError(_in_order(list(found), self))
 
 
-def _in_order(
-    found: list[ConfigIssue], ids: list[str | None], lines: dict[Position, int], file: str, overridden: list[Position]
-) -> list[Mistake]:
-    mistakes = []
+def _in_order(found: list[ConfigIssue], source: Source) -> list[Mistake]:
+    mistakes, ids = [], source.ids
     for place, message in dict.fromkeys(found):
-        line = line_of(place, lines)
+        line = line_of(place, source.lines)
+        overridden = any(place[: len(each)] == each for each in source.overridden)
+        if not overridden and (inserted := origin(place, source.files)) is not None:
+            task, inner = inserted
+            mistake = Mistake(key_path(inner), message, task.path, line_of(inner, task.lines) or 1)
+            mistakes.append((line or 0, mistake))
+            continue
         named: Position = place
         if len(place) > 1 and place[0] == "stages" and isinstance(place[1], int) and place[1] < len(ids):
             stage_id = ids[place[1]]
             if stage_id is not None and place[2:] != ("stage",):
                 named = ("stages", stage_id, *place[2:])
-        if any(place[: len(each)] == each for each in overridden):
+        if overridden:
             mistakes.append((-1, Mistake(key_path(named), message, "command line")))
         else:
-            mistakes.append((line or 0, Mistake(key_path(named), message, file, line or 1)))
+            mistakes.append((line or 0, Mistake(key_path(named), message, source.file, line or 1)))
     return [mistake for _, mistake in sorted(mistakes, key=lambda pair: pair[0])]
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.core.files import configs_folder
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -53,6 +57,52 @@ class Registry(Mapping[str, str]):
             raise UnknownName(self.unknown(name))
         module, _, attribute = self[name].partition(":")
         return getattr(import_module(module), attribute)
+
+
+class TaskKinds(Registry):
+    """A table of folders, each a kind of task; `…:Causal` names what stands in them.
+
+    `task.py` has the block `Causal`, which a recipe check loads; `training.py` has `CausalTraining` and `evaluation.py`
+    has `CausalEvaluation`, loaded where a model is open.
+    """
+
+    def load(self, name: str) -> Any:
+        """The block that describes a task of the kind in a recipe. Raises UnknownName."""
+        return self.part(name, "task")
+
+    def part(self, name: str, part: Literal["task", "training", "evaluation"]) -> Any:
+        """The class in one of the three files of a kind's folder. Raises UnknownName."""
+        if name not in self:
+            raise UnknownName(self.unknown(name))
+        folder, _, named = self[name].partition(":")
+        return getattr(import_module(f"{folder}.{part}"), named if part == "task" else named + part.title())
+
+
+class Benchmarks(Registry):
+    """The named tasks: a YAML file each below `configs/tasks`, read when it is asked for."""
+
+    def path(self, name: str) -> Path:
+        """The file that describes the task."""
+        return self._files[name]
+
+    @cached_property
+    def _files(self) -> dict[str, Path]:
+        folder = configs_folder() / "tasks"
+        return {str(file.relative_to(folder).with_suffix("")): file for file in sorted(folder.rglob("*.yaml"))}
+
+    def __getitem__(self, name: str) -> str:
+        self._files[name]
+        return "pipelines.tasks.benchmarks:read"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def load(self, name: str) -> Any:
+        """The task. Raises UnknownName."""
+        return super().load(name)(name)
 
 
 STAGES = Registry(
@@ -133,85 +183,24 @@ SOURCES = Registry(
 )
 """Where a data set is looked for, in this order."""
 
-TASK_KINDS = Registry(
+TASK_KINDS = TaskKinds(
     "task kind",
     {
-        "classification": "pipelines.tasks.classification.task:Classification",
-        "regression": "pipelines.tasks.regression.task:Regression",
-        "seq2seq": "pipelines.tasks.seq2seq.task:Seq2Seq",
-        "token_classification": "pipelines.tasks.token_classification.task:TokenClassification",
-        "qa": "pipelines.tasks.extractive_qa.task:ExtractiveQA",
-        "multiple_choice": "pipelines.tasks.multiple_choice.task:MultipleChoice",
-        "causal": "pipelines.tasks.causal.task:Causal",
-        "instruction_pairs": "pipelines.tasks.instruction_pairs.task:InstructionPairs",
-        "preference": "pipelines.tasks.preference.task:Preference",
+        "classification": "pipelines.tasks.classification:Classification",
+        "regression": "pipelines.tasks.regression:Regression",
+        "seq2seq": "pipelines.tasks.seq2seq:Seq2Seq",
+        "token_classification": "pipelines.tasks.token_classification:TokenClassification",
+        "qa": "pipelines.tasks.extractive_qa:ExtractiveQA",
+        "multiple_choice": "pipelines.tasks.multiple_choice:MultipleChoice",
+        "causal": "pipelines.tasks.causal:Causal",
+        "instruction_pairs": "pipelines.tasks.instruction_pairs:InstructionPairs",
+        "preference": "pipelines.tasks.preference:Preference",
     },
 )
-"""Shapes of a labelled task."""
+"""Shapes of a labelled task: how each is described, learnt and evaluated."""
 
-LESSONS = Registry(
-    "lesson",
-    {
-        "classification": "pipelines.tasks.classification.training:Classifying",
-        "regression": "pipelines.tasks.classification.training:Classifying",
-        "seq2seq": "pipelines.tasks.seq2seq.training:Pairs",
-        "token_classification": "pipelines.tasks.token_classification.training:TokenClassifying",
-        "qa": "pipelines.tasks.extractive_qa.training:SpanFinding",
-        "multiple_choice": "pipelines.tasks.multiple_choice.training:Choosing",
-        "causal": "pipelines.tasks.causal.training:Completing",
-        "preference": "pipelines.tasks.preference.training:Preferring",
-    },
-)
-"""How a kind of task is learnt."""
-
-EXAMINERS = Registry(
-    "examiner",
-    {
-        "sequence_classification": "pipelines.tasks.classification.evaluation:Classes",
-        "seq2seq_lm": "pipelines.tasks.seq2seq.evaluation:Texts",
-        "token_classification": "pipelines.tasks.token_classification.evaluation:Tags",
-        "question_answering": "pipelines.tasks.extractive_qa.evaluation:Spans",
-        "multiple_choice": "pipelines.tasks.multiple_choice.evaluation:Options",
-        "causal_lm": "pipelines.tasks.causal.evaluation:Continuations",
-        "reward": "pipelines.tasks.preference.evaluation:Scores",
-    },
-)
-"""How a model is asked the questions of a benchmark, by the head that answers."""
-
-TASKS = Registry(
-    "task",
-    {
-        "builtin/python-docs": "pipelines.data.builtin:TASK",
-        "glue/cola": "pipelines.tasks.benchmarks:COLA",
-        "glue/sst2": "pipelines.tasks.benchmarks:SST2",
-        "glue/mrpc": "pipelines.tasks.benchmarks:MRPC",
-        "glue/stsb": "pipelines.tasks.benchmarks:STSB",
-        "glue/qqp": "pipelines.tasks.benchmarks:QQP",
-        "glue/mnli": "pipelines.tasks.benchmarks:MNLI",
-        "glue/qnli": "pipelines.tasks.benchmarks:QNLI",
-        "glue/rte": "pipelines.tasks.benchmarks:RTE",
-        "glue/wnli": "pipelines.tasks.benchmarks:WNLI",
-        "glue/ax": "pipelines.tasks.benchmarks:AX",
-        "trec/coarse": "pipelines.tasks.benchmarks:TREC_COARSE",
-        "trec/fine": "pipelines.tasks.benchmarks:TREC_FINE",
-        "imdb": "pipelines.tasks.benchmarks:IMDB",
-        "ag_news": "pipelines.tasks.benchmarks:AG_NEWS",
-        "squad": "pipelines.tasks.benchmarks:SQUAD",
-        "squad_v2": "pipelines.tasks.benchmarks:SQUAD_V2",
-        "race/middle": "pipelines.tasks.benchmarks:MIDDLE",
-        "race/high": "pipelines.tasks.benchmarks:HIGH",
-        "race/all": "pipelines.tasks.benchmarks:ALL",
-        "multi30k/en-de": "pipelines.tasks.benchmarks:EN_DE",
-        "multi30k/en-fr": "pipelines.tasks.benchmarks:EN_FR",
-        "multi30k/en-cs": "pipelines.tasks.benchmarks:EN_CS",
-        "alpaca": "pipelines.tasks.benchmarks:ALPACA",
-        "self_instruct_seed": "pipelines.tasks.benchmarks:SELF_INSTRUCT_SEED",
-        "gsm8k": "pipelines.tasks.benchmarks:GSM8K",
-        "alpaca_eval_preferences": "pipelines.tasks.preference.task:ALPACA_EVAL",
-        "hh-rlhf/harmless-base": "pipelines.tasks.preference.task:HH_HARMLESS",
-    },
-)
-"""Labelled tasks that a recipe names instead of describing."""
+TASKS = Benchmarks("task", {})
+"""Labelled tasks that a recipe names instead of describing: a file each, `configs/tasks/glue/mrpc.yaml` is `glue/mrpc`."""
 
 METRICS = Registry(
     "metric",
@@ -305,8 +294,6 @@ REGISTRIES: dict[str, Registry] = {
     "tokenizers": TOKENIZERS,
     "sources": SOURCES,
     "task_kinds": TASK_KINDS,
-    "lessons": LESSONS,
-    "examiners": EXAMINERS,
     "tasks": TASKS,
     "metrics": METRICS,
     "baselines": BASELINES,

@@ -18,7 +18,6 @@ from pipelines.core.registry import nearest
 from pipelines.data import python_docs
 from pipelines.data import python_docs as python_docs_tasks
 from pipelines.data.sources import check_split
-from pipelines.tasks.base import SplitLocation, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -92,15 +91,3 @@ def find(path: str, name: str | None) -> PythonDocs | None:
 def looked(path: str) -> list[str]:
     """Where `find` looked."""
     return [f"the embedded data sets ({', '.join(NAMES)})"] if path.startswith(PREFIX) else []
-
-
-TASK = Task(
-    name=NAMES[0],
-    kind="classification",
-    columns=("text",),
-    label="label",
-    labels=python_docs.LABELS,
-    metrics=("accuracy", "f1"),
-    places={split: SplitLocation(NAMES[0], "labelled", split) for split in python_docs.SPLITS},
-)
-"""Are the words of this sentence in their original order?"""

@@ -17,10 +17,11 @@ FormatName = Literal["messages", "sharegpt", "alpaca", "prompt_completion", "tex
 FORMATS: tuple[str, ...] = get_args(FormatName)
 
 ROLES = {
-    "user": "user", "human": "user", "prompter": "user", "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant",
-    "bing": "assistant", "bard": "assistant", "model": "assistant", "system": "system", "developer": "system", "tool": "tool",
-    "function": "tool", "function_response": "tool", "observation": "tool",
-}  # fmt: skip
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard", "model"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("tool", "function", "function_response", "observation"), "tool"),
+}
 """Names of speakers in the wild, and the one of the three roles, or a tool's, that each has in a chat template."""
 COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "messages": (("messages",), ("system",)),
@@ -97,7 +98,8 @@ def no_format(
     """The sentence, without its subject, for columns that are of no format of the table."""
     shown = "; ".join(f"{name}: {', '.join(needed)}" for name, (needed, _) in table.items())
     return (
-        f"has columns ({', '.join(columns)}) of no known format ({shown}); name the format with 'format' and its columns with "
+        f"has columns ({', '.join(columns)}) of no known format ({shown}); name the format with 'format' and "
+        "its columns with "
         f"'columns', such as columns: {example}"
     )
 
@@ -115,7 +117,8 @@ def columns_behind(
             found[role] = column
         elif role in needed or role in given:
             raise Unreadable(
-                f"has no column '{column}', which the format {name} reads.{nearest(column, columns)} Columns found: {', '.join(columns)}"
+                f"has no column '{column}', which the format {name} reads.{nearest(column, columns)} Columns "
+                f"found: {', '.join(columns)}"
             )
     return found
 

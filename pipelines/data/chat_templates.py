@@ -1,17 +1,13 @@
 """Chat templates by name, and dialogues as text with the characters that are answers.
 
-Chat templates by name, for tokenizers that bring none, and templates in files of one's own.
-
 A template is Jinja, as `tokenizer.apply_chat_template` runs it: it becomes the tokenizer's own and is saved with it,
 so that a published model carries it. Ours end each answer with the token that ends texts: a model learns to stop
 after each of them, and needs no further stop words. Decoders outside transformers run them too: nothing but plain
 loops and conditions.
 
-Dialogues as text, and which characters of it are answers.
-
 A template may be anything, so its output is taken apart from outside, in the first of three ways that holds:
 
-- `{% generation %}` marks in the template say it themselves (transformers' own convention);
+- `{% generation %}` marks in the template say which characters are answers (transformers' own convention);
 - by prefixes: an answer begins where the dialogue before it, with the prompt for an answer, ends, and ends where the
   dialogue up to and with it ends. Both must be prefixes of the whole, which templates that rewrite earlier turns break;
 - by stand-ins: every answer is replaced by a mark that no text contains, and what stands around the marks is looked up
@@ -42,7 +38,8 @@ _ALPACA = """\
 {%- elif message['role'] == 'user' -%}
 {%- if loop.first -%}
 {%- if message['input'] -%}
-{{ 'Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes the request.\\n\\n' }}
+{{ 'Below is an instruction that describes a task, paired with an input that provides further context. \
+Write a response that appropriately completes the request.\\n\\n' }}
 {%- else -%}
 {{ 'Below is an instruction that describes a task. Write a response that appropriately completes the request.\\n\\n' }}
 {%- endif -%}
@@ -126,7 +123,8 @@ def _known(value: str, info: ValidationInfo) -> str:
     if not place.is_file():
         known = ", ".join(TEMPLATES)
         raise ValueError(
-            f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {known}; or name a Jinja file (looked for {place})"
+            f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {known}; or name a Jinja "
+            f"file (looked for {place})"
         )
     problem = _problem(place)
     if problem is not None:
@@ -270,14 +268,16 @@ def answer_spans(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple
         if len(spans) == count and all(begin < end for begin, end in spans):
             return text, spans
         raise DataError(
-            f"the chat template marks {len(spans)} answers of {count} with {{% generation %}}; put the marks around every "
+            f"the chat template marks {len(spans)} answers of {count} with {{% generation %}}; put the marks "
+            "around every "
             "answer of the assistant, or take them out"
         )
     text = _applied(tokenizer, messages)
     found = _by_prefixes(tokenizer, messages, text) or _by_stand_ins(tokenizer, messages, text)
     if found is None:
         raise DataError(
-            "the chat template changes its words so that the answers cannot be found in its text; put {% generation %} and "
+            "the chat template changes its words so that the answers cannot be found in its text; put {% "
+            "generation %} and "
             "{% endgeneration %} around them in a template of your own, or use train_on: all"
         )
     return text, found

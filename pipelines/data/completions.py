@@ -8,7 +8,7 @@ batch is told from it by its place, so that a tokenizer whose padding is its end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,8 @@ def encode_completions(
             sizes.append(row.size_within(max_length))
     if not ids and len(dialogues):
         raise DataError(
-            f"no answer is left of any of the {len(dialogues)} rows: within {max_length} tokens there is only the prompt; raise max_length"
+            f"no answer is left of any of the {len(dialogues)} rows: within {max_length} tokens there is only "
+            "the prompt; raise max_length"
         )
     lengths = np.fromiter((len(each) for each in ids), dtype=np.int64, count=len(ids))
     return Completions(ids, labels, kept, lengths, np.asarray(sizes, dtype=np.int64), truncated, tuple(left_out))
@@ -139,7 +140,7 @@ def opening_of(tokenizer: Any) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenisedText:
     """A text as tokens."""
 
     text: Rendered
@@ -159,7 +160,7 @@ class Row:
         )
 
 
-def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[Row]:
+def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[TokenisedText]:
     """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template
     made."""
     whole = _encoded(tokenizer, [each.text for each in texts])
@@ -181,7 +182,9 @@ def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> 
                     break
                 learnt[place] = True
         rows.append(
-            Row(text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets])
+            TokenisedText(
+                text, [*lead, *ids], [False] * len(lead) + learnt, [0] * len(lead) + [each[1] for each in offsets]
+            )
         )
     return rows
 
@@ -227,7 +230,7 @@ def padding_token(tokenizer: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Together:
+class CompletionCollator:
     """The collator: rows filled up on the right, each label at the place from which it is named."""
 
     pad_id: int
@@ -247,3 +250,51 @@ class Together:
             "attention_mask": torch.from_numpy(real.astype(np.int64)),
             "labels": torch.from_numpy(named),
         }
+
+
+def parted(
+    tokenizer: Any, dialogues: Sequence[Dialogue], stops: Sequence[int] = (), always_ended: bool = False
+) -> list[tuple[list[int], list[int]]]:
+    """(tokens of the prompt, tokens of the last answer with the end of the text behind it) of each dialogue.
+
+    An answer that stopped before its end has none behind it, unless `always_ended`.
+    """
+    end, opening = end_of_text(tokenizer), opening_of(tokenizer)
+    found = []
+    for start in range(0, len(dialogues), CHUNK):
+        part = dialogues[start : start + CHUNK]
+        texts = [render(tokenizer, each) for each in part]
+        for said, row in zip(part, tokenised(tokenizer, texts, opening), strict=True):
+            tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
+            first = next((at for at, learnt in enumerate(wanted) if learnt), len(tokens))
+            past = next((at for at in range(len(tokens), first, -1) if wanted[at - 1]), first)
+            answer = tokens[first:past]
+            found.append((tokens[:first], answer if always_ended else unended(answer, said, (end, *stops))))
+    return found
+
+
+def unended(answer: list[int], said: Dialogue, ends: Collection[int]) -> list[int]:
+    """The tokens of the last answer of `said`, without the end of a text behind them where the answer stopped
+    before its own."""
+    return answer[:-1] if said.cut and answer and answer[-1] in ends else answer
+
+
+def prompt_room(answer: int, max_length: int, max_prompt_length: int | None) -> int:
+    """Tokens that a prompt may have before an answer of `answer` tokens: all that are left, and never less than
+    half for its sake."""
+    room = max(max_length - answer, max_length // 2)
+    return room if max_prompt_length is None else min(room, max_prompt_length)
+
+
+def shortened(prompt: list[int], room: int, opening: Sequence[int] = ()) -> list[int]:
+    """The end of a prompt that fits into `room`, behind what opens every text."""
+    if len(prompt) <= room:
+        return prompt
+    lead = list(opening) if opening and prompt[: len(opening)] == list(opening) and len(opening) < room else []
+    return [*lead, *prompt[len(prompt) - (room - len(lead)) :]]
+
+
+def stops_of(model: Any) -> tuple[int, ...]:
+    """The tokens at which the model's own generation ends."""
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)

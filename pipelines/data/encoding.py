@@ -1,11 +1,7 @@
 """Labelled texts as token ids: tokenised once, kept as columns, padded when a batch is put together.
 
-Tokenised rows as columns: a list or an array for each thing that is known of a row, so that rows are chosen by their
-places.
-
-Labelled texts as token ids: tokenised once, kept as columns, padded only when a batch is put together.
-
-Sources and targets as token ids: tokenised once, each cut to its own length, padded when a batch is put together.
+Columns are lists or arrays, one for each thing that is known of a row, so that rows are chosen by their positions.
+Texts and pairs of texts are cut to one length together; sources and targets each to a length of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Rows
 
 if TYPE_CHECKING:
@@ -61,7 +58,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts(Columns):
+class PartedColumns(Columns):
     """Rows that are read in several parts where they are long. Most are one part."""
 
     rows: npt.NDArray[np.int64]
@@ -78,7 +75,7 @@ CHUNK = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examples(Columns):
+class EncodedRows(Columns):
     """Tokenised rows of one split, as columns."""
 
     labels: list[Any] | None
@@ -91,7 +88,7 @@ class Examples(Columns):
         return example if self.labels is None else example | {"labels": self.labels[position]}
 
 
-def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
+def encode(tokenizer: Any, rows: Rows, max_length: int) -> EncodedRows:
     """Tokenise `rows`, special tokens included. Longer rows lose tokens from the end of their longer text."""
     segments = "token_type_ids" in tokenizer.model_input_names
     input_ids: list[list[int]] = []
@@ -115,7 +112,7 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> Examples:
             if segments:
                 token_type_ids += batch["token_type_ids"]
             truncated += _count_truncated(tokenizer, batch, texts, pairs, max_length)
-    return Examples(
+    return EncodedRows(
         input_ids=input_ids,
         token_type_ids=token_type_ids if segments else None,
         labels=None if rows.labels is None else list(rows.labels),
@@ -183,7 +180,7 @@ def collate(
     return batch
 
 
-def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> Examples:
+def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> EncodedRows:
     """Tokenise the texts of `rows` and, as labels, the texts that they are to become; special tokens included.
 
     The length of an example is that of both together, so that batches of similar length have little padding in
@@ -191,7 +188,7 @@ def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_
     """
     sources, truncated = encode_texts(tokenizer, rows.texts, max_source_length, "text")
     targets, cut = encode_texts(tokenizer, rows.labels or (), max_target_length, "text_target")
-    return Examples(
+    return EncodedRows(
         input_ids=sources,
         token_type_ids=None,
         labels=targets,
@@ -239,3 +236,13 @@ def _longer(tokenizer: Any, texts: list[str], max_length: int, role: str) -> lis
         "input_ids"
     ]
     return [place for place, found in enumerate(uncut) if len(found) > max_length]
+
+
+def check_offsets(tokenizer: Any) -> None:
+    """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, "
+            "which this task needs; "
+            "use a fast tokenizer"
+        )

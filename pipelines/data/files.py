@@ -1,15 +1,10 @@
-"""Users' own files: a file, a folder of splits as the Hub reads one, or a pattern with wildcards.
-
-Which files of a folder are which split, read as the Hub reads a data set's folder.
-
-The `configs` in the README's YAML header decide where they exist. Otherwise a file belongs to the split in its name
-(`train.csv`, `train-00000-of-00002.parquet`) or in its folder's name (`train/0.parquet`), a folder of such files is a
-configuration, and files that name no split are all `train`.
-
-Users' own files: an absolute path to a file, a folder of files, or a pattern with `*`, `?` or `[`.
+"""Users' own files: an absolute path to a file, a folder of files, or a pattern with `*`, `?` or `[`.
 
 Recipes may write relative paths; they are made absolute when a recipe is checked (`pipelines.data.references`).
-A file, or the files of a pattern, are one split, `train`; a folder is read as `pipelines.data.files` says.
+A file, or the files of a pattern, are one split, `train`. A folder is read as the Hub reads a data set's folder: the
+`configs` in the README's YAML header decide where they exist. Otherwise a file belongs to the split in its name
+(`train.csv`, `train-00000-of-00002.parquet`) or in its folder's name (`train/0.parquet`), a folder of such files is a
+configuration, and files that name no split are all `train`.
 """
 
 from __future__ import annotations

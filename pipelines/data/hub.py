@@ -122,7 +122,8 @@ def _only_of_the_hub(what: str) -> Iterator[None]:
             or (base_path.startswith("hf://") and "://" not in last and not Path(last).is_absolute())
         ):
             raise DataError(
-                f"{what} names '{last[:200]}' as its data, which does not lie on the Hub; take another data set, or upload the rows"
+                f"{what} names '{last[:200]}' as its data, which does not lie on the Hub; take another data "
+                "set, or upload the rows"
             )
         return resolve(pattern, base_path, *arguments, **keywords)
 

@@ -20,7 +20,7 @@ from pipelines.data import chat_formats, chat_templates
 from pipelines.data.chat_formats import Dialogue, Unreadable
 from pipelines.data.chat_templates import TemplateName, prompt_of
 from pipelines.data.references import DataPath
-from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,13 +38,13 @@ SPARE = 16
 """Tokens that must follow the last one that is kept, so that what was not read cannot change it."""
 
 
-class Prompt(str):
+class PromptText(str):
     """A prompt as people read it, that knows its messages: another tokenizer may have another chat template."""
 
     messages: tuple[Mapping[str, Any], ...]
     """What was said before the answer, each with `role` and `content`; empty for a plain text."""
 
-    def __new__(cls, text: str, messages: Sequence[Mapping[str, Any]] = ()) -> Prompt:
+    def __new__(cls, text: str, messages: Sequence[Mapping[str, Any]] = ()) -> PromptText:
         made = super().__new__(cls, text)
         made.messages = tuple(messages)
         return made
@@ -56,7 +56,7 @@ class PromptRows:
 
     ids: list[list[int]]
     """Token ids of each prompt, with what the tokenizer puts before a text (and behind it, for an encoder)."""
-    texts: list[Prompt]
+    texts: list[PromptText]
     index: list[int]
     """Row numbers in the file."""
     truncated: int = 0
@@ -140,7 +140,7 @@ class Prompts(Block):
     ) -> PromptRows:
         """Ids and readable texts, within the limits."""
         ids: list[list[int]] = []
-        shown: list[Prompt] = []
+        shown: list[PromptText] = []
         kept: list[int] = []
         left_out: list[int] = []
         truncated = 0
@@ -148,22 +148,23 @@ class Prompts(Block):
             dialogue = asked[place]
             if dialogue is None and tokens:
                 truncated += cut
-                prompt = Prompt(texts[place][:end])
+                prompt = PromptText(texts[place][:end])
             elif dialogue is None or cut:
                 left_out.append(index[place])
                 continue
             else:
-                prompt = Prompt(dialogue.prompt, dialogue.messages[:-1] if dialogue.templated else ())
+                prompt = PromptText(dialogue.prompt, dialogue.messages[:-1] if dialogue.templated else ())
             ids.append(tokens)
             shown.append(prompt)
             kept.append(index[place])
         if not ids:
             raise DataError(
-                f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; raise max_length"
+                f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; "
+                "raise max_length"
             )
         return PromptRows(ids, shown, kept, truncated, tuple(left_out))
 
-    def _source(self) -> Source:
+    def _source(self) -> DataSource:
         return find(self.path, self.name)
 
     def _rows(self) -> tuple[str, list[tuple[int, Any, Any]], str]:

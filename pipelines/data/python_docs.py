@@ -1,31 +1,23 @@
 """English text and labelled tasks made from the documentation that every CPython carries.
 
-English text, and a labelled task, made from the documentation that every CPython carries.
-
 Nothing is downloaded: the documents are the reference topics behind ``help()`` (``pydoc_data.topics``) and the
 docstrings of the standard library, read from its source files with :mod:`ast`, without importing them. One in eight
-documents is held out; neither its text nor its sentences occur in the training split.
+documents is held out; neither its text nor its sentences occur in the training split. The rows depend on the running
+Python only: the same interpreter and library give the same rows in the same order, while another version of Python has
+other documentation. Only the standard library is used.
 
-The task asks one question of a sentence: *are its words in their original order?* Each sentence occurs twice, once as
-it was written and once with the words between the first and the last shuffled. Both versions hold the same words, so
-whoever only counts words is right half of the time, by construction; the answer has to come from knowing how English
-puts words together, which is what pretraining on plain text teaches. It is the probing task "bigram shift" (two
-neighbouring words swapped) of Conneau et al. (2018), "What you can cram into a single $&!#* vector",
-https://arxiv.org/abs/1805.01070, made easier.
-
-The rows depend on the running Python only: the same interpreter and library give the same rows in the same order, while
-another version of Python has other documentation. Only the standard library is used.
-
-Four more tasks made from the documentation that every CPython carries: one of each shape, without any download.
-
+- `labelled`: are the words of a sentence in their original order? Each sentence occurs twice, once as it was written
+  and once with the words between the first and the last shuffled. Both versions hold the same words, so whoever only
+  counts words is right half of the time, by construction; the answer has to come from knowing how English puts words
+  together, which is what pretraining on plain text teaches. It is the probing task "bigram shift" (two neighbouring
+  words swapped) of Conneau et al. (2018), "What you can cram into a single $&!#* vector",
+  https://arxiv.org/abs/1805.01070, made easier.
 - `words`: in each sentence a run of three to five words is turned round; which words are they? (tags in IOB2)
 - `questions`: which words follow these in a paragraph? (a span of the paragraph)
 - `endings`: which of four endings belongs to this beginning of a sentence? As SWAG asks (Zellers et al. 2018,
   arxiv.org/abs/1808.05326), but the wrong ones are endings of other sentences.
 - `preferences`: which of two continuations of a sentence is the better one? The other has the same words in another
   order.
-
-Rows depend on the running Python only, and on its sentences in the order of `python_docs`.
 """
 
 from __future__ import annotations
@@ -256,7 +248,7 @@ def word_rows(split: Split) -> list[dict[str, Any]]:
     """`{tokens, tags}`: sentences with a run of words in reverse order, `B-TURNED I-TURNED …`, and `O` elsewhere."""
     generator = random.Random(f"{SEED} words {split}")
     rows = []
-    for sentence in _shuffled_python_docs_tasks(split, generator):
+    for sentence in _shuffled_sentences(split, generator):
         words = sentence.split()
         count = generator.randint(*RUN)
         begin = generator.randint(1, max(1, len(words) - count - 1))
@@ -301,7 +293,7 @@ def ending_rows(split: Split) -> list[dict[str, Any]]:
     """`{question, options, answer}`: a sentence's beginning, four endings, and the letter of its own."""
     generator = random.Random(f"{SEED} endings {split}")
     halves = []
-    for sentence in _shuffled_python_docs_tasks(split, generator):
+    for sentence in _shuffled_sentences(split, generator):
         words = sentence.split()
         middle = len(words) // 2
         halves.append((" ".join(words[:middle]), " ".join(words[middle:])))
@@ -321,7 +313,7 @@ def preference_rows(split: Split) -> list[dict[str, Any]]:
     order."""
     generator = random.Random(f"{SEED} preferences {split}")
     rows = []
-    for sentence in _shuffled_python_docs_tasks(split, generator):
+    for sentence in _shuffled_sentences(split, generator):
         words = sentence.split()
         middle = len(words) // 2
         rest = words[middle:]
@@ -334,7 +326,7 @@ def preference_rows(split: Split) -> list[dict[str, Any]]:
     return rows
 
 
-def _shuffled_python_docs_tasks(split: Split, generator: random.Random) -> list[str]:
+def _shuffled_sentences(split: Split, generator: random.Random) -> list[str]:
     sentences = list(sentences_of(split))
     generator.shuffle(sentences)
     return sentences

@@ -1,9 +1,5 @@
 """How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
 
-The texts of a column: what is not a text is an error, what is empty is left out.
-
-How a recipe names data: `{path: novels.jsonl, text: text}`, and what a path may be.
-
 A path is, in this order: an embedded set (`builtin/…`), a set that a FINERY_DATA folder holds, a file, folder or
 pattern relative to the recipe's folder, or a name on the Hub. Paths to files become absolute when a recipe is checked.
 """
@@ -21,7 +17,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import files, hub, mirror
 from pipelines.data.builtin import NAMES, PREFIX
-from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.sources import DataSource, check_columns, find
 from pipelines.data.tables import READERS
 
 if TYPE_CHECKING:
@@ -94,7 +90,7 @@ class DatasetReference(Block):
     text: str = Field("text", min_length=1)
     """The column that holds the text."""
 
-    def source(self) -> Source:
+    def source(self) -> DataSource:
         """Where the data lies. Raises DataError."""
         return find(self.path, self.name)
 

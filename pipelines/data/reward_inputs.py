@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completions import opening_of, padding_token
+from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
 from pipelines.data.encoding import CHUNK, Columns
-from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +29,7 @@ FILE = "reward.json"
 
 
 @dataclass(frozen=True)
-class Reading:
+class RewardInputFormat:
     """How a reward model reads a prompt and an answer."""
 
     reads: Literal["text", "pair"]
@@ -55,10 +54,10 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RewardSettings:
     """What stands in `reward.json`."""
 
-    reading: Reading
+    reading: RewardInputFormat
     mean: float = 0.0
     """Of the scores of training answers."""
     std: float = 1.0
@@ -69,7 +68,7 @@ class Settings:
         (folder / FILE).write_text(json.dumps({**asdict(self), **more}, indent=2))
 
 
-def settings_in(folder: Path | str) -> Settings | None:
+def settings_in(folder: Path | str) -> RewardSettings | None:
     """What the file beside a reward model says; None where there is none, as beside models from elsewhere. Raises
     ModelError."""
     path = Path(folder) / FILE
@@ -77,7 +76,7 @@ def settings_in(folder: Path | str) -> Settings | None:
         return None
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        return Settings(Reading(**said["reading"]), float(said["mean"]), float(said["std"]))
+        return RewardSettings(RewardInputFormat(**said["reading"]), float(said["mean"]), float(said["std"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"'{path}' is not what a reward stage writes ({error}); train the reward model again, or remove the file"
@@ -85,14 +84,14 @@ def settings_in(folder: Path | str) -> Settings | None:
 
 
 def encode_scored(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: Reading, stops: Sequence[int] = ()
+    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int] = ()
 ) -> Columns:
     """Tokens of every prompt with its last answer, none longer than `reading.max_length`."""
     return encoded(tokenizer, dialogues, reading, stops)[0]
 
 
 def encoded(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: Reading, stops: Sequence[int] = ()
+    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int] = ()
 ) -> tuple[Columns, npt.NDArray[np.bool_]]:
     """The same, and which of the texts lost a part (texts,)."""
     ids, types, cut = (_as_text if reading.reads == "text" else _as_pair)(tokenizer, dialogues, reading, stops)
@@ -104,7 +103,9 @@ def encoded(
 Encoded = tuple[list[list[int]], list[list[int]] | None, list[bool]]
 
 
-def _as_text(tokenizer: Any, dialogues: Sequence[Dialogue], reading: Reading, stops: Sequence[int]) -> Encoded:
+def _as_text(
+    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
+) -> Encoded:
     opening = opening_of(tokenizer)
     ids: list[list[int]] = []
     cut: list[bool] = []
@@ -115,7 +116,9 @@ def _as_text(tokenizer: Any, dialogues: Sequence[Dialogue], reading: Reading, st
     return ids, None, cut
 
 
-def _as_pair(tokenizer: Any, dialogues: Sequence[Dialogue], reading: Reading, stops: Sequence[int]) -> Encoded:
+def _as_pair(
+    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
+) -> Encoded:
     frame = Frame.of(tokenizer)
     room = reading.max_length - frame.size
     prompts, answers = (
@@ -192,13 +195,13 @@ def _place(whole: list[int], part: list[int], start: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Together:
+class RewardCollator:
     """The collator of single texts: rows filled up on the right."""
 
     pad_id: int
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Together:
+    def of(cls, tokenizer: Any) -> RewardCollator:
         """The collator for a tokenizer. Raises ModelError."""
         return cls(padding_token(tokenizer))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
-from pipelines.data.sources import Source, find
+from pipelines.data.sources import DataSource, find
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -23,7 +23,7 @@ LARGEST_COUNTED = 32 << 20
 """Bytes of a text file up to which its rows are counted: about a tenth of a second."""
 
 
-def source_rows(source: Source, split: str) -> int | None:
+def source_rows(source: DataSource, split: str) -> int | None:
     """Rows of a split of a data source."""
     files = getattr(source, "files", {}).get(split)
     if not files:

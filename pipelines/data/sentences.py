@@ -1,18 +1,13 @@
 """Text to pretrain on with its sentences kept apart, and the layout that an objective asks for.
 
-Where sentences end: a regular expression, for pairs of segments that need no better splitter.
-
 A sentence ends behind `.`, `!`, `?` or `…`, with the quotes and brackets that close there, where white space follows
 and the next letter is not a small one; and at a blank line. A single line end ends nothing, for text may be wrapped.
 Abbreviations before a capital, such as "Mr. Smith", are cut too.
 
-Text to pretrain on with its sentences kept apart, tokenised once and mapped from disk afterwards.
-
-A corpus is three flat arrays: token ids, where each sentence begins, and with which sentence each document begins. From
-it come spans: neighbouring sentences of one document, as many as fit, each sentence in one span. Objectives on pairs of
-segments (Devlin et al. 2019, section 3.1, arxiv.org/abs/1810.04805) cut spans in two and borrow from other documents.
-
-How an objective wants its text: blocks, a stream, or spans of sentences, as a data set of `input_ids`.
+A corpus is three flat arrays, tokenised once and mapped from disk afterwards: token ids, where each sentence begins,
+and with which sentence each document begins. From it come spans: neighbouring sentences of one document, as many as
+fit, each sentence in one span. Objectives on pairs of segments (Devlin et al. 2019, section 3.1,
+arxiv.org/abs/1810.04805) cut spans in two and borrow from other documents.
 """
 
 from __future__ import annotations

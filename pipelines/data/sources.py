@@ -1,11 +1,8 @@
-"""Data sources: each place of the SOURCES table in turn, and data sets that lie in files.
+"""Data sources: where a data set is looked for, and data sets that lie in files.
 
-Where a data set is looked for: each place of the SOURCES table in turn, the first that knows the name answers.
-
-A source module has two functions: `find(path, name)`, which returns a Source or None, and `looked(path)`, which says
-in words where it looked. Nothing is read before `load`.
-
-A data set that lies in files: which files each split has, and the hash of their bytes.
+Each place of the SOURCES table is asked in turn, and the first that knows the name answers. A source module has two
+functions: `find(path, name)`, which returns a DataSource or None, and `looked(path)`, which says in words where it
+looked. Nothing is read before `load`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One data set in one configuration."""
 
     def splits(self) -> list[str]:
@@ -41,10 +38,10 @@ class Source(Protocol):
         """What this is and where it lies, for messages."""
 
 
-def find(path: str, name: str | None = None) -> Source:
+def find(path: str, name: str | None = None) -> DataSource:
     """The data set called `path`, in the configuration `name`. Raises DataError."""
     for kind in SOURCES:
-        source: Source | None = SOURCES.load(kind)(path, name)
+        source: DataSource | None = SOURCES.load(kind)(path, name)
         if source is not None:
             return source
     raise DataError(f"data set '{path}' was not found; looked in {places(path)}")

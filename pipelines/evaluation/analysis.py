@@ -23,9 +23,9 @@ from pipelines.evaluation.calibration import calibration, expected_error, reliab
 from pipelines.evaluation.examples import MOST_CLASSES, ScoredExamples, mistakes, scored_examples
 from pipelines.metrics.classification import confusion
 from pipelines.metrics.statistics import corpus_intervals, intervals
-from pipelines.tasks.causal.evaluation import Completed, Continued, graded
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.predictions import Decided, SplitPredictions
+from pipelines.tasks.causal.evaluation import CompletionPredictions, ScoredCompletions, graded
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.predictions import LogitPredictions, SplitPredictions
 
 PARTS = 4
 MOST_VALUES = 20
@@ -44,7 +44,7 @@ def lengths(rows: Rows) -> NDArray[np.int64]:
     return words if rows.pairs is None else words + np.array([len(text.split()) for text in rows.pairs], dtype=np.int64)
 
 
-def cut(values: NDArray[Any], unit: str = "") -> list[tuple[str, NDArray[np.int64]]]:
+def cut(values: NDArray[np.int64] | NDArray[np.float64], unit: str = "") -> list[tuple[str, NDArray[np.int64]]]:
     """Numbers in up to four parts of about the same size: (name, positions)."""
     if not len(values):
         return []
@@ -134,17 +134,17 @@ def _scored(
     predictions: SplitPredictions, task: Task, score: Score, members: NDArray[np.int64], seed: int
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
     answers, labels = predictions.said, predictions.labels
-    if isinstance(answers, Continued):
+    if isinstance(answers, ScoredCompletions):
         if answers.texts is None:
             return {}, {}
         answers = answers.texts
     try:
         scores = {name: value for name, value in score(answers[members], labels[members]).items() if np.isfinite(value)}
-        if isinstance(predictions, Decided):
+        if isinstance(predictions, LogitPredictions):
             around = intervals(score, answers[members], labels[members], seed, RESAMPLES)
-        elif isinstance(predictions, Spanned):
+        elif isinstance(predictions, SpanPredictions):
             around = corpus_intervals(task.metrics, answers[members], labels[members], seed, RESAMPLES)
-        elif isinstance(predictions, Completed):
+        elif isinstance(predictions, CompletionPredictions):
             around = corpus_intervals(
                 task.metrics, graded(task, answers[members]), graded(task, labels[members]), seed, RESAMPLES
             )
@@ -248,7 +248,7 @@ def _without_logits(examples: ScoredExamples) -> dict[str, Any]:
 
 def _overlap(analysis: Analysis, context: Context, model: str, predictions: SplitPredictions, score: Score) -> None:
     answers: Any = predictions.said
-    if isinstance(answers, Continued):
+    if isinstance(answers, ScoredCompletions):
         answers = answers.texts
     report = contamination.overlap_report(
         context,

@@ -19,7 +19,7 @@ from pipelines.core.registry import BASELINES
 from pipelines.tasks.evaluation import NotDefined
 from pipelines.tasks.preference.rows import PreferenceRows
 
-Baseline = Callable[[Rows, Rows, int], NDArray[Any]]
+Baseline = Callable[[Rows, Rows, int], NDArray[np.generic]]
 """`baseline(train, evaluation, outputs)`: what a model would give for each evaluated row, from the training rows."""
 
 
@@ -47,7 +47,7 @@ def _labels(rows: Rows) -> Any:
     return rows.labels
 
 
-def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.generic]:
     """Always the class that is most frequent in the training rows: the score to beat first.
 
     Returns: (examples, outputs), each class's share of the training rows, the same for every example.
@@ -60,7 +60,7 @@ def majority(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     return np.tile(shares, (len(evaluation), 1))
 
 
-def majority_by_word(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+def majority_by_word(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.generic]:
     """Each word's most frequent tag in the training rows, of unknown words the most frequent of all.
 
     The baseline of part-of-speech tagging since Charniak et al. 1993, "Equations for Part-of-Speech Tagging", section
@@ -99,7 +99,7 @@ NEVER = -1e30
 """Log probability of a class that no training row has: finite, and below every other."""
 
 
-def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.generic]:
     """Naive Bayes over word counts: what the words alone give away, in any order.
 
     The multinomial model with add-one smoothing of McCallum & Nigam 1998, "A Comparison of Event Models for Naive
@@ -110,7 +110,7 @@ def naive_bayes(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     return _by_counts(train, evaluation, outputs, longest=1)
 
 
-def naive_bayes_pairs(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+def naive_bayes_pairs(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.generic]:
     """Naive Bayes over words and pairs of neighbouring words: what local word order gives away.
 
     Wang & Manning 2012, "Baselines and Bigrams", section 2.1, aclanthology.org/P12-2018, found that word pairs help
@@ -119,7 +119,7 @@ def naive_bayes_pairs(train: Rows, evaluation: Rows, outputs: int) -> NDArray[An
     return _by_counts(train, evaluation, outputs, longest=2)
 
 
-def _by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[Any]:
+def _by_counts(train: Rows, evaluation: Rows, outputs: int, longest: int) -> NDArray[np.generic]:
     """Joint log probabilities (examples, outputs) after counting runs of up to `longest` words of `train`."""
     if outputs < 2:
         raise NotDefined("naive Bayes tells classes apart; a task with numbers or texts for answers has none")
@@ -145,7 +145,7 @@ def _documents(rows: Rows) -> list[str]:
     return [f"{text} {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]
 
 
-def copy_source(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
+def copy_source(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.generic]:
     """Leave a text that is to be rewritten as it is: what names, numbers and punctuation give away to a metric.
 
     Returns: the sources (examples,).
@@ -155,7 +155,7 @@ def copy_source(train: Rows, evaluation: Rows, outputs: int) -> NDArray[Any]:
     return np.asarray(evaluation.texts, dtype=object)
 
 
-def longer(train: Any, evaluation: Any, outputs: int) -> NDArray[np.float64]:
+def longer(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.float64]:
     """The longer of two answers is the better one: what a reward model must beat to have learnt more.
 
     People and judges prefer longer answers (Singhal et al. 2023, "A Long Way to Go: Investigating Length Correlations
@@ -167,12 +167,12 @@ def longer(train: Any, evaluation: Any, outputs: int) -> NDArray[np.float64]:
     return _lengths(evaluation)
 
 
-def shorter(train: Any, evaluation: Any, outputs: int) -> NDArray[np.float64]:
+def shorter(train: Rows, evaluation: Rows, outputs: int) -> NDArray[np.float64]:
     """The shorter answer is the better one: scores (pairs, 2), the chosen answer's first."""
     return -_lengths(evaluation)
 
 
-def _lengths(rows: Any) -> NDArray[np.float64]:
+def _lengths(rows: Rows) -> NDArray[np.float64]:
     if not isinstance(rows, PreferenceRows):
         raise NotDefined("compares two answers by their length, and the task has no pairs of answers")
     return np.array(

@@ -119,7 +119,8 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Be
     if name in trained:
         one = models[0] if len(models) == 1 else stage.source if not models else None
         return _choice(name, trained[name], one or name)
-    if name not in TASKS:
+    own = getattr(stage, "tasks", {}).get(name)
+    if own is None and name not in TASKS:
         other = next((each for each in recipe.stages if each.id == name), None)
         if other is not None:
             several = [model for model in trained if model.partition("/")[0] == name]
@@ -132,8 +133,14 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Be
             return f"stage '{name}' {why}. Allowed: {', '.join([*trained, *TASKS])}"
         known = [*trained, *TASKS]
         return f"unknown benchmark '{name}'.{nearest(name, known)} Available: {', '.join(known)}"
-    needed = getattr(TASKS.load(name), "trained_by", None) or name  # glue/ax asks the models of glue/mnli
-    fitting = [model for model, each in trained.items() if _task_name(each, model) in (name, needed)]
+    # glue/ax asks the models of glue/mnli
+    needed = name if own is not None else getattr(TASKS.load(name), "trained_by", None) or name
+    fitting = [
+        model
+        for model, each in trained.items()
+        if _task_name(each, model) in (name, needed) or (own is not None and each.task == own)
+    ]
+    task = name if own is None else own
     if len(models) > 1:
         fitting = [model for model in fitting if model in models]
         if not fitting:
@@ -141,11 +148,11 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Be
     owner = fitting[-1] if fitting else None
     subject = trained[owner] if owner else None
     if stage.source is not None and len(models) <= 1:
-        return BenchmarkChoice(name, name, models[0] if models else stage.source, owner, subject)
+        return BenchmarkChoice(name, task, models[0] if models else stage.source, owner, subject)
     if owner is not None:
-        return BenchmarkChoice(name, name, owner, owner, subject)
+        return BenchmarkChoice(name, task, owner, owner, subject)
     if recipe.model.checkpoint is not None:
-        return BenchmarkChoice(name, name, START, None)
+        return BenchmarkChoice(name, task, START, None)
     names = dict.fromkeys(_task_name(each, model) for model, each in trained.items())
     others = f"; trained before: {', '.join(names)}" if trained else ""
     return (

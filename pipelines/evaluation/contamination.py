@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.files import write_json
-from pipelines.core.interfaces import Context, Score
-from pipelines.core.recipe import START
+from pipelines.core.interfaces import Context, Rows, Score
+from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.tasks.text_to_text import AsText
 
 Hashes = NDArray[np.uint64]
@@ -262,7 +262,7 @@ def _split(text: str) -> list[str]:
     return [word for word in kept.split(" ") if word]
 
 
-def fields_of(rows: Any) -> list[list[str]]:
+def fields_of(rows: Rows) -> list[list[str]]:
     """What is asked in each row: its texts and its options."""
     pairs, options = getattr(rows, "pairs", None), getattr(rows, "options", None)
     columns: list[Sequence[Any]] = [[[text] for text in rows.texts]]
@@ -271,7 +271,7 @@ def fields_of(rows: Any) -> list[list[str]]:
     return [[text for part in parts for text in part] for parts in zip(*columns, strict=True)]
 
 
-def answers_of(rows: Any) -> list[str] | None:
+def answers_of(rows: Rows) -> list[str] | None:
     """The answers, where they are texts."""
     labels = rows.labels
     return [str(each) for each in labels] if labels is not None and len(labels) and isinstance(labels[0], str) else None
@@ -311,7 +311,7 @@ class Overlap:
         return np.union1d(self.exact, self.partly)
 
 
-def overlap_of(context: Context, model: str, rows: Any) -> Overlap | None:
+def overlap_of(context: Context, model: str, rows: Rows) -> Overlap | None:
     """The overlap of `rows` with what the model of that id was trained on; None where this recipe trained nothing."""
     stages = _trained(context.recipe, model)
     if not stages or not len(rows):
@@ -336,7 +336,12 @@ def overlap_of(context: Context, model: str, rows: Any) -> Overlap | None:
 
 
 def overlap_report(
-    context: Context, model: str, rows: Any, score: Score | None = None, answers: Any = None, labels: Any = None
+    context: Context,
+    model: str,
+    rows: Rows,
+    score: Score | None = None,
+    answers: NDArray[np.generic] | None = None,
+    labels: NDArray[np.generic] | None = None,
 ) -> dict[str, Any] | None:
     """The check as it stands in `details.json`; None where this recipe trained nothing that could overlap.
 
@@ -350,7 +355,12 @@ def overlap_report(
 
 
 def overlap_details(
-    overlap: Overlap, rows: Any, score: Score | None, answers: Any, labels: Any, unknown: str | None
+    overlap: Overlap,
+    rows: Rows,
+    score: Score | None,
+    answers: NDArray[np.generic] | None,
+    labels: NDArray[np.generic] | None,
+    unknown: str | None,
 ) -> dict[str, Any]:
     """As it stands in `details.json`, with the scores of the examples that do not overlap."""
     fields = fields_of(rows)
@@ -404,7 +414,7 @@ def unknown_of(context: Context) -> str | None:
     return None if checkpoint is None else Path(checkpoint).name if Path(checkpoint).is_absolute() else checkpoint
 
 
-def _trained(recipe: Any, model: str) -> list[Any]:
+def _trained(recipe: Recipe, model: str) -> list[Stage]:
     """The stages that led to the model, its own last."""
     if model == START or not any(stage.id == model.partition("/")[0] for stage in recipe.stages):
         return []
@@ -412,7 +422,7 @@ def _trained(recipe: Any, model: str) -> list[Any]:
     return [each for each in (*reversed([*recipe.lineage(stage)]), stage) if each.trains]
 
 
-def _texts(stage: Any) -> Iterator[str]:
+def _texts(stage: Stage) -> Iterator[str]:
     """Every training text of a stage: each row of a task as one, each document of a pretraining."""
     subjects: Mapping[str, Any] = stage.subjects()
     if not subjects:
@@ -424,7 +434,7 @@ def _texts(stage: Any) -> Iterator[str]:
         yield from chain((" ".join(fields) for fields in fields_of(rows)), answers_of(rows) or ())
 
 
-def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, Any]:
+def _look(context: Context, stages: Sequence[Stage], examined: Examined) -> dict[str, Any]:
     sources = []
     for number, stage in enumerate(stages):
         context.events.emit("progress", what=f"comparing with the training text of '{stage.id}'")
@@ -453,7 +463,7 @@ def _look(context: Context, stages: list[Any], examined: Examined) -> dict[str, 
     }
 
 
-def _key(context: Context, stages: list[Any], examined: Examined) -> str:
+def _key(context: Context, stages: Sequence[Stage], examined: Examined) -> str:
     """Of the content of both sides."""
     trained = []
     for stage in stages:

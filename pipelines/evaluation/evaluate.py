@@ -12,16 +12,16 @@ predictions only: it stands in `details.json`, not in `metrics.json`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from pipelines.core.config import ConfigIssue, ConfigIssues
+from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.registry import BASELINES, EXAMINERS
+from pipelines.core.registry import BASELINES, TASK_KINDS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
@@ -31,7 +31,7 @@ from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.tasks import evaluation
-from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest
+from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, Predictions, evaluation_of
 
 if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
@@ -53,6 +53,9 @@ class Evaluate(PolicyKeys, Stage):
     benchmarks: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
     none where `datasets` are named."""
+    tasks: Mapping[str, Annotated[Any, Pick(TASK_KINDS, "kind")]] = Field(default_factory=dict)
+    """Tasks of your own that `benchmarks` names, each described as a task in place. A file in `benchmarks`, such as
+    `./my-task.yaml`, becomes one: `my-task`."""
     datasets: tuple[DatasetReference, ...] | None = Field(None, min_length=1)
     """Held-out text to measure the pretraining objective on, beside a unigram and a bigram model: bits per byte
     and more."""
@@ -85,6 +88,9 @@ class Evaluate(PolicyKeys, Stage):
     docs/how-to/few-shot.md."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
+        unnamed = [name for name in self.tasks if name not in (self.benchmarks or ())]
+        if unnamed:
+            return [(("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed]
         if policy.asked(self):
             return list(policy.mistakes(self, recipe))
         if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):
@@ -116,7 +122,7 @@ class Evaluate(PolicyKeys, Stage):
                     "leave it out",
                 )
             ]
-        found = [*found, *evaluation.mistakes(self, choices, recipe)]
+        found = [*found, *evaluation.issues(self, choices, recipe)]
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
             found = [
                 *found,
@@ -204,6 +210,10 @@ class Evaluate(PolicyKeys, Stage):
             hashes |= {f"{chosen.id}.{role}": value for role, value in chosen.content(recipe).items()}
         return hashes
 
+    def modules(self, recipe: Recipe) -> set[str]:
+        kinds = {choice.kind for choice in self.choices(recipe)[0]} | settings.kinds(recipe, self)
+        return {TASK_KINDS.module(kind) for kind in kinds}
+
     def special_tokens(self) -> tuple[str, ...]:
         return marks_of(self.chat_template if self.prompts is None else self.prompts.chat_template)
 
@@ -260,7 +270,7 @@ class Evaluate(PolicyKeys, Stage):
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
         asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
-        answers: Predictions = EXAMINERS.load(task.head.kind)().ask(asked)
+        answers = evaluation_of(task.kind).ask(asked)
         return (
             answers
             if self.mixed_precision == "no"

@@ -20,15 +20,15 @@ from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
 from pipelines.evaluation.calibration import softmax
 from pipelines.metrics.base import counted_metric
-from pipelines.tasks.causal.evaluation import Completed, graded
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.causal.evaluation import CompletionPredictions, graded
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Predicted, SplitPredictions, Written
-from pipelines.tasks.preference.evaluation import Compared
+from pipelines.tasks.predictions import ClassPredictions, SplitPredictions, TextPredictions
+from pipelines.tasks.preference.evaluation import PairPredictions
 from pipelines.tasks.scoring import decide
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.token_classification.evaluation import Tagged
+from pipelines.tasks.token_classification.evaluation import TagPredictions
 
 NO_ANSWER = "(no answer)"
 MOST_CLASSES = 30
@@ -62,19 +62,19 @@ def scored_examples(predictions: SplitPredictions, task: Task) -> ScoredExamples
     if predictions.labels is None:
         return None
     kinds: dict[type, Callable[[Any, Any], ScoredExamples | None]] = {
-        Predicted: _predicted,
-        Chosen: _chosen,
-        Spanned: _spanned,
-        Tagged: _tagged,
-        Written: _written,
-        Completed: _completed,
-        Compared: _preferred,
+        ClassPredictions: _predicted,
+        OptionPredictions: _chosen,
+        SpanPredictions: _spanned,
+        TagPredictions: _tagged,
+        TextPredictions: _written,
+        CompletionPredictions: _completed,
+        PairPredictions: _preferred,
     }
     read = next((kinds[kind] for kind in type(predictions).__mro__ if kind in kinds), None)
     return None if read is None else read(predictions, task)
 
 
-def _predicted(predictions: Predicted, task: Task) -> ScoredExamples:
+def _predicted(predictions: ClassPredictions, task: Task) -> ScoredExamples:
     labels, names = np.asarray(predictions.labels), task.head.labels
     if predictions.logits.shape[1] == 1:
         answers = decide(predictions.logits)
@@ -95,7 +95,7 @@ def _predicted(predictions: Predicted, task: Task) -> ScoredExamples:
     )
 
 
-def _chosen(predictions: Chosen, task: Task) -> ScoredExamples:
+def _chosen(predictions: OptionPredictions, task: Task) -> ScoredExamples:
     labels, options = np.asarray(predictions.labels), predictions.rows.options  # type: ignore[attr-defined]
 
     def named(numbers: Any) -> list[str]:
@@ -104,7 +104,7 @@ def _chosen(predictions: Chosen, task: Task) -> ScoredExamples:
     return _decided(predictions.logits, labels, named(labels), named(predictions.logits.argmax(axis=1)), ())
 
 
-def _preferred(predictions: Compared, task: Task) -> ScoredExamples:
+def _preferred(predictions: PairPredictions, task: Task) -> ScoredExamples:
     sides = predictions.rows.chosen, predictions.rows.rejected  # type: ignore[attr-defined]
     preferred = [sides[side][at].completion for at, side in enumerate(predictions.logits.argmax(axis=1))]
     return _decided(
@@ -130,7 +130,7 @@ def _decided(
     )
 
 
-def _spanned(predictions: Spanned, task: Task) -> ScoredExamples:
+def _spanned(predictions: SpanPredictions, task: Task) -> ScoredExamples:
     answers, texts = predictions.labels, predictions.said
     assert answers is not None
     counted = _each(task.metrics[0], texts, answers)
@@ -159,7 +159,7 @@ def _sure(answer: Any, text: str, may_be_none: bool) -> float:
     return float(softmax(np.array([scores]))[0, names.index(text)])
 
 
-def _tagged(predictions: Tagged, task: Task) -> ScoredExamples:
+def _tagged(predictions: TagPredictions, task: Task) -> ScoredExamples:
     labels, answers, names = predictions.labels, predictions.said, predictions.names
     assert labels is not None
     gold, predicted, wrong = [], [], []
@@ -179,7 +179,7 @@ def _tagged(predictions: Tagged, task: Task) -> ScoredExamples:
     )
 
 
-def _written(predictions: Written, task: Task) -> ScoredExamples:
+def _written(predictions: TextPredictions, task: Task) -> ScoredExamples:
     references = [str(each) for each in np.asarray(predictions.labels)]
     texts = [str(each) for each in predictions.texts]
     if isinstance(task, AsText):
@@ -192,7 +192,7 @@ def _written(predictions: Written, task: Task) -> ScoredExamples:
     return _compared(texts, references, texts, references, task.metrics)
 
 
-def _completed(predictions: Completed, task: Task) -> ScoredExamples | None:
+def _completed(predictions: CompletionPredictions, task: Task) -> ScoredExamples | None:
     if predictions.texts is None or not task.metrics:
         return None
     texts, references = [str(each) for each in predictions.texts], [str(each) for each in predictions.labels]

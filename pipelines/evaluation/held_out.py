@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
@@ -13,23 +13,47 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.core.recipe import START, Recipe, Stage
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from pipelines.data.references import DatasetReference
+    from pipelines.evaluation.evaluate import Evaluate
     from pipelines.evaluation.language_modeling import HeldOutModel, HeldOutScores
     from pipelines.evaluation.ngrams import NGrams
+    from pipelines.objectives.objective import Objective
 
 
-def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
+class PretrainedStage(Protocol):
+    """What is read of the pretrain stage whose model is measured."""
+
+    id: str
+    objective: Objective
+    block_size: int
+    datasets: tuple[DatasetReference, ...]
+    max_train_samples: int | None
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PretrainedConfig) -> Callable[..., Any]:
+        """What makes batches of its examples."""
+
+    def content(self, recipe: Recipe) -> dict[str, str]:
+        """Hashes of what it was trained on."""
+
+    def texts(self) -> Iterator[str]:
+        """What it was trained on."""
+
+
+def pretrained(recipe: Recipe, stage: Evaluate) -> tuple[PretrainedStage | None, list[ConfigIssue]]:
     """The pretrain stage whose model is measured, None where there is none, and what is wrong with asking for it.
 
     `from` names it; else it is the latest before this stage. Places of mistakes are relative to the stage.
     """
     earlier = recipe.stages[: recipe.stages.index(stage)]
-    known = [each for each in earlier if each.stage == "pretrain"]
-    allowed = f"Allowed: {', '.join(each.id for each in known)}" if known else "no earlier stage is one"
+    pretrain_stages: list[Any] = [each for each in earlier if each.stage == "pretrain"]
+    allowed = (
+        f"Allowed: {', '.join(each.id for each in pretrain_stages)}" if pretrain_stages else "no earlier stage is one"
+    )
     if stage.source is None:
-        if known:
-            return known[-1], _unfit(stage, known[-1])
+        if pretrain_stages:
+            return pretrain_stages[-1], _unfit(stage, pretrain_stages[-1])
         return None, [
             (
                 ("datasets",),
@@ -37,7 +61,7 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
                 "…} before it",
             )
         ]
-    chosen = next((each for each in known if each.id == stage.source), None)
+    chosen = next((each for each in pretrain_stages if each.id == stage.source), None)
     if chosen is not None:
         return chosen, _unfit(stage, chosen)
     other: Stage | None = next((each for each in earlier if each.id == stage.source), None)
@@ -48,14 +72,14 @@ def pretrained(recipe: Recipe, stage: Any) -> tuple[Any, list[ConfigIssue]]:
     return None, [(("from",), f"'{stage.source}' is {what}, {why}. {allowed}")]
 
 
-def _unfit(stage: Any, chosen: Any) -> list[ConfigIssue]:
-    found: list[ConfigIssue] = []
-    names = [(each.path, each.name, each.split, each.text) for each in stage.datasets]
-    found += [
+def _unfit(stage: Evaluate, chosen: PretrainedStage) -> list[ConfigIssue]:
+    issues: list[ConfigIssue] = []
+    names = [(each.path, each.name, each.split, each.text) for each in stage.datasets or ()]
+    issues += [
         (("datasets", at), f"'{names[at][0]}', split '{names[at][2]}', is named twice") for at in _repeated(names)
     ]
     if stage.stride is not None and chosen.objective.name != "causal_lm":
-        found.append(
+        issues.append(
             (
                 ("stride",),
                 f"moves the windows of causal_lm, but '{chosen.id}' was trained with {chosen.objective.name}; "
@@ -63,21 +87,21 @@ def _unfit(stage: Any, chosen: Any) -> list[ConfigIssue]:
             )
         )
     elif stage.stride is not None and stage.stride > chosen.block_size:
-        found.append(
+        issues.append(
             (
                 ("stride",),
                 f"is {stage.stride}, must be at most {chosen.block_size}, the block_size of '{chosen.id}': "
                 "windows would leave tokens out",
             )
         )
-    return found
+    return issues
 
 
-def _repeated(values: Sequence[Any]) -> list[int]:
+def _repeated(values: Sequence[object]) -> list[int]:
     return [at for at, value in enumerate(values) if value in values[:at]]
 
 
-def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
+def names(datasets: Sequence[DatasetReference], taken: Sequence[str] = ()) -> list[str]:
     """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others
     share it."""
     short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
@@ -91,7 +115,7 @@ def names(datasets: Sequence[Any], taken: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def read_by(context: Context, stage: Any, chosen: Any) -> HeldOutModel:
+def read_by(context: Context, stage: Evaluate, chosen: PretrainedStage) -> HeldOutModel:
     """The chosen stage's model, ready to be asked."""
     from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel
     from pipelines.models.predict import device
@@ -115,7 +139,7 @@ def read_by(context: Context, stage: Any, chosen: Any) -> HeldOutModel:
     )
 
 
-def _generator(context: Context, chosen: Any, head: Head) -> Any:
+def _generator(context: Context, chosen: PretrainedStage, head: Head) -> Any:
     """The generator that the chosen stage left beside its model."""
     folder = context.stage_folders[chosen.id]
     places = [folder / "model" / "generator", folder / "generator"]
@@ -130,7 +154,7 @@ def _generator(context: Context, chosen: Any, head: Head) -> Any:
     return open_folder(place, head, context.seed, trained_head=True)
 
 
-def peers(context: Context, chosen: Any, tokenizer: PreTrainedTokenizerBase) -> NGrams:
+def peers(context: Context, chosen: PretrainedStage, tokenizer: PreTrainedTokenizerBase) -> NGrams:
     """The models of one and of two tokens, fitted on the rows that the chosen stage read; kept between runs."""
     from pipelines.data.documents import token_streams
     from pipelines.data.packing import end_of_text
@@ -155,7 +179,7 @@ def peers(context: Context, chosen: Any, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def measured(
-    context: Context, stage: Any, reader: HeldOutModel, reference: Any, ngrams: NGrams | None
+    context: Context, stage: Evaluate, reader: HeldOutModel, reference: DatasetReference, ngrams: NGrams | None
 ) -> HeldOutScores:
     """The figures of one data set."""
     from pipelines.evaluation.language_modeling import measure

@@ -8,7 +8,7 @@ without numpy: checks of recipes need it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from pipelines.core.registry import nearest
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
 from pipelines.tasks.evaluation import BenchmarkChoice
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.evaluate import Evaluate
 
 NAME = "policy"
 """The key in `metrics.json`."""
@@ -109,7 +112,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
     return None
 
 
-def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
+def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
     """What is wrong with asking, places relative to the stage."""
     if stage.prompts is None:
         yield (
@@ -137,7 +140,8 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterator[ConfigIssue]:
         yield from _unfit_against(stage, recipe, model, before)
 
 
-def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) -> Iterator[ConfigIssue]:
+def _unfit_against(stage: Evaluate, recipe: Recipe, model: str, before: list[str]) -> Iterator[ConfigIssue]:
+    assert stage.against is not None
     known = [START, *(each for each in before if writes(recipe, each) is None)]
     if stage.against == model:
         yield ("against",), f"is '{model}', the very model that is evaluated; name the one it was made from"
@@ -154,27 +158,28 @@ def _unfit_against(stage: Any, recipe: Recipe, model: str, before: list[str]) ->
         )
 
 
-def asked(stage: Any) -> bool:
+def asked(stage: Evaluate) -> bool:
     """Whether the stage is about completions."""
     return stage.prompts is not None or bool(_given(stage))
 
 
-def _given(stage: Any) -> list[str]:
+def _given(stage: Evaluate) -> list[str]:
     return [key for key in OF_A_POLICY if key in stage.model_fields_set]
 
 
-def reads(stage: Any, recipe: Recipe) -> tuple[str, ...]:
+def reads(stage: Evaluate, recipe: Recipe) -> tuple[str, ...]:
     """The stages whose models write, then those that the reward reads."""
     against = [] if stage.against is None else [stage.against]
     return tuple(dict.fromkeys([model_of(recipe, stage), *against, *reward_reads(stage.reward)]))
 
 
-def content(stage: Any) -> dict[str, str]:
+def content(stage: Evaluate) -> dict[str, str]:
     """Hashes of the prompts and of what the reward reads."""
+    assert stage.prompts is not None
     return {"prompts": stage.prompts.content(), **reward_content(stage.reward)}
 
 
-def names(stage: Any) -> tuple[str, ...]:
+def names(stage: Evaluate) -> tuple[str, ...]:
     """What is measured, in the order of `metrics.json`."""
     found = ALONE if stage.against is None else BESIDE
     return tuple(name for name in found if stage.temperature > 0 or not name.startswith("kl"))

@@ -12,7 +12,7 @@ nats a completion.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,11 @@ from pipelines.metrics.statistics import intervals
 from pipelines.models.log_probabilities import completion_log_probabilities
 from pipelines.models.predict import answers, device, progress_events
 from pipelines.models.sampling import complete
-from pipelines.tasks.predictions import Written
+from pipelines.tasks.predictions import TextPredictions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import torch
     from transformers import PreTrainedTokenizerBase
 
     from pipelines.data.prompts import PromptRows
@@ -114,7 +115,7 @@ def measured(own: Sampled, other: Sampled | None, kl: tuple[Floats, Floats] | No
 
 
 @dataclass(frozen=True)
-class PolicyPredictions(Written):
+class PolicyPredictions(TextPredictions):
     """Completions of one set of prompts. Beside the columns of written answers stand `hypothesis_against` and what
     is measured of each."""
 
@@ -134,7 +135,7 @@ class PolicyPredictions(Written):
         return found
 
 
-def of_each_prompt(path: Path, names: Any) -> dict[str, Floats]:
+def of_each_prompt(path: Path, names: Sequence[str]) -> dict[str, Floats]:
     """What `predictions.parquet` says of each prompt (prompts,), by the name of its mean: those of `names` that
     are there."""
     import pyarrow.parquet as pq
@@ -203,7 +204,7 @@ class PolicyModel:
     def sample(self, prompts: PromptRows) -> list[tuple[list[int], bool, str]]:
         """(tokens, whether it came to its end, text) of one completion of each prompt, on every process."""
 
-        def answer(places: list[int], _: Any) -> list[tuple[list[int], bool, str]]:
+        def answer(places: list[int], _: torch.device) -> list[tuple[list[int], bool, str]]:
             rows = complete(
                 self.model,
                 self.tokenizer,
@@ -218,10 +219,10 @@ class PolicyModel:
 
         return self._shared([len(ids) for ids in prompts.ids], answer, f"completions by {self.model_id}")
 
-    def likelihoods(self, prompts: PromptRows, written: list[tuple[list[int], bool, str]]) -> list[Any]:
+    def likelihoods(self, prompts: PromptRows, written: list[tuple[list[int], bool, str]]) -> list[Floats]:
         """log p of each token of completions that may be another model's, on every process; an array (tokens,) each."""
 
-        def answer(places: list[int], _: Any) -> list[Any]:
+        def answer(places: list[int], _: torch.device) -> list[Floats]:
             ids, completions = [prompts.ids[place] for place in places], [written[place][0] for place in places]
             return [
                 np.asarray(each)
@@ -246,7 +247,11 @@ class PolicyModel:
         )
 
 
-def _scored(scorer: Any, prompts: PromptRows, written: list[tuple[list[int], bool, str]]) -> Sampled:
+def _scored(
+    scorer: Callable[[Sequence[str], Sequence[str]], Sequence[float]],
+    prompts: PromptRows,
+    written: list[tuple[list[int], bool, str]],
+) -> Sampled:
     tokens, ended, texts = (list(column) for column in zip(*written, strict=True))
     return Sampled(
         tokens, texts, np.asarray(ended, dtype=np.bool_), np.asarray(scorer(prompts.texts, texts), dtype=np.float64)
@@ -260,7 +265,7 @@ def _keep(
     prompts: PromptRows,
     own: Sampled,
     other: Sampled | None,
-    kl: Any,
+    kl: tuple[Floats, Floats] | None,
     started: float,
 ) -> None:
     """Put the scores, what stands behind them and the completions into the report."""

@@ -20,13 +20,13 @@ from pipelines.core.errors import CommandError
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
 from pipelines.evaluation.calibration import softmax
-from pipelines.tasks.causal.evaluation import Completed
-from pipelines.tasks.extractive_qa.evaluation import Spanned
-from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.causal.evaluation import CompletionPredictions
+from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Predicted, Written
+from pipelines.tasks.predictions import ClassPredictions, TextPredictions
 from pipelines.tasks.scoring import checked_logits
-from pipelines.tasks.token_classification.evaluation import Tagged, in_words
+from pipelines.tasks.token_classification.evaluation import TagPredictions, in_words
 
 ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
 Columns = dict[str, list[Any]]
@@ -37,7 +37,7 @@ def columns_of(predictions: Any, task: Task) -> Columns:
     ModelError."""
     rows = predictions.rows
     columns: Columns = {"index": [int(each) for each in rows.index]}
-    if isinstance(predictions, Tagged):
+    if isinstance(predictions, TagPredictions):
         columns["tokens"] = [list(words) for words in rows.words]
     else:
         columns["text"] = list(rows.texts)
@@ -47,12 +47,12 @@ def columns_of(predictions: Any, task: Task) -> Columns:
 
 
 def _answers(predictions: Any, task: Task) -> Columns:
-    if isinstance(predictions, Predicted):
+    if isinstance(predictions, ClassPredictions):
         return _classes(predictions, task)
-    if isinstance(predictions, Chosen):
+    if isinstance(predictions, OptionPredictions):
         options = [list(row) for row in predictions.rows.options]  # type: ignore[attr-defined]
         return {"options": options} | _decided(predictions.logits, list(LETTERS[: predictions.logits.shape[1]]))
-    if isinstance(predictions, Tagged):
+    if isinstance(predictions, TagPredictions):
         likely = [softmax(np.nan_to_num(row)).max(axis=-1) for row in predictions.logits]
         unread = [np.isnan(row[:, 0]) for row in predictions.logits]  # words behind the cut
         return {
@@ -62,14 +62,14 @@ def _answers(predictions: Any, task: Task) -> Columns:
                 for pair in zip(likely, unread, strict=True)
             ],
         }
-    if isinstance(predictions, Spanned):
+    if isinstance(predictions, SpanPredictions):
         return _spans(predictions)
-    if isinstance(predictions, Written | Completed):
+    if isinstance(predictions, TextPredictions | CompletionPredictions):
         return {"prediction": [] if predictions.texts is None else [str(text) for text in predictions.texts]}
     raise AssertionError(f"no table for {type(predictions).__name__}")
 
 
-def _classes(predictions: Predicted, task: Task) -> Columns:
+def _classes(predictions: ClassPredictions, task: Task) -> Columns:
     names = task.head.labels
     logits = checked_logits(predictions.logits, len(names) or 1, task.name)
     return _decided(logits, list(names)) if names else {"prediction": [float(value) for value in logits[:, 0]]}
@@ -85,7 +85,7 @@ def _decided(logits: NDArray[Any], names: Sequence[str]) -> Columns:
     return columns | {f"probability_{name}": [float(value) for value in likely[:, at]] for at, name in enumerate(names)}
 
 
-def _spans(predictions: Spanned) -> Columns:
+def _spans(predictions: SpanPredictions) -> Columns:
     answers = [str(text) for text in predictions.said]
     likely: list[float | None] = []
     starts: list[int | None] = []

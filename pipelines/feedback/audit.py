@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
     from pipelines.feedback.judges.judge import Verdict
     from pipelines.feedback.pairs import JudgedPrompt, Pair
+    from pipelines.feedback.progress import Row
 
 SHOWN = 8
 """Examples of each kind."""
@@ -27,7 +28,7 @@ def audit_page(
     stage: Feedback,
     judged: Sequence[JudgedPrompt],
     preferences: Sequence[Mapping[str, Any]],
-    revised: Sequence[Any],
+    revised: Sequence[Row],
     details: Mapping[str, Any],
 ) -> str:
     """The page as HTML."""
@@ -50,7 +51,7 @@ def audit_page(
     )
 
 
-def _groups(judged: Sequence[JudgedPrompt]) -> list[dict[str, Any]]:
+def _groups(judged: Sequence[JudgedPrompt]) -> list[Row]:
     """Examples where the judge is sure, torn, of two minds, or silent."""
     rows = [(own, pair, verdict) for own in judged for pair, verdict in own.verdicts.items()]
     decided = [each for each in rows if each[2].decided]
@@ -64,7 +65,7 @@ def _groups(judged: Sequence[JudgedPrompt]) -> list[dict[str, Any]]:
     return [{"title": title, "examples": [_example(*each) for each in found]} for title, found in kinds if found]
 
 
-def _example(own: JudgedPrompt, pair: Pair, verdict: Verdict) -> dict[str, Any]:
+def _example(own: JudgedPrompt, pair: Pair, verdict: Verdict) -> Row:
     told = [f"P(A is better) = {verdict.probability:.3f}"]
     if verdict.shown_first is not None and verdict.shown_second is not None:
         told.append(f"{verdict.shown_first:.3f} with A first, {verdict.shown_second:.3f} with A second")
@@ -81,7 +82,7 @@ def _example(own: JudgedPrompt, pair: Pair, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _revision(row: Mapping[str, Any]) -> dict[str, Any]:
+def _revision(row: Mapping[str, Any]) -> Row:
     prompt = (
         row["prompt"] if isinstance(row["prompt"], str) else "\n\n".join(str(each["content"]) for each in row["prompt"])
     )

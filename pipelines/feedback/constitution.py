@@ -58,7 +58,7 @@ def _read(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
     if value == DEFAULT:
-        with as_file(files("pipelines.feedback") / "constitutions" / f"{DEFAULT}.yaml") as path:
+        with as_file(files(__package__) / "constitutions" / f"{DEFAULT}.yaml") as path:
             return _principles(path, value)
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
     if place.suffix.lower() not in ENDINGS:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -35,7 +36,7 @@ from pipelines.feedback import pairs as pairing
 from pipelines.feedback.constitution import Constitution, Revise, drawn, revise, row_of
 from pipelines.feedback.judges.judge import Judge, JudgeField, Spent
 from pipelines.feedback.pairs import JudgedPrompt, Way, column_of, judged_of, verdict_of
-from pipelines.feedback.progress import FeedbackProgress, write_lines
+from pipelines.feedback.progress import FeedbackProgress, Row, write_lines
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import PreferenceReference
 
@@ -263,7 +264,7 @@ class FeedbackRun:
             )
         return rows
 
-    def _sample(self, rows: PromptRows, part: range) -> list[Any]:
+    def _sample(self, rows: PromptRows, part: range) -> list[Row]:
         from pipelines.models.sampling import complete
 
         stage, count = self.stage, self.stage.completions
@@ -284,7 +285,7 @@ class FeedbackRun:
             {"texts": texts[at : at + count], "ended": ended[at : at + count]} for at in range(0, len(texts), count)
         ]
 
-    def _ask(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+    def _ask(self, rows: PromptRows, part: range, sampled: Sequence[Row]) -> list[Row]:
         """What the judge says of the completions of each prompt of a part."""
         if self.stage.by == "ratings":
             return self._rate(rows, part, sampled)
@@ -301,12 +302,12 @@ class FeedbackRun:
             [texts[at][two] for at, (_, two) in pairs],
             questions,
         )
-        verdicts_of: dict[int, list[Any]] = {at: [] for at in part}
+        verdicts_of: dict[int, list[Row]] = {at: [] for at in part}
         for (at, pair), verdict, principle in zip(pairs, verdicts, ids, strict=True):
             verdicts_of[at].append({"pair": list(pair), "verdict": vars(verdict), "principle": principle})
         return self._with_costs([{"verdicts": verdicts_of[at]} for at in part])
 
-    def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Any]) -> list[Any]:
+    def _rate(self, rows: PromptRows, part: range, sampled: Sequence[Row]) -> list[Row]:
         flat = [
             (at, place, text)
             for at, own in zip(part, sampled, strict=True)
@@ -329,7 +330,7 @@ class FeedbackRun:
             None if each is None else each.comparison for each in chosen
         ]
 
-    def _revise(self, judged: Sequence[JudgedPrompt], part: range) -> list[Any]:
+    def _revise(self, judged: Sequence[JudgedPrompt], part: range) -> list[Row]:
         """The first completion of each prompt that says something, revised."""
         settings, rules = self.stage.revise, self.stage.constitution
         assert settings is not None
@@ -352,7 +353,7 @@ class FeedbackRun:
             revision_of[at] = {"row": row_of(column_of(judged[at].prompt), text, rounds)}
         return self._with_costs([revision_of[at] for at in part])
 
-    def _repeat(self, judged: Sequence[JudgedPrompt]) -> list[Any]:
+    def _repeat(self, judged: Sequence[JudgedPrompt]) -> list[Row]:
         """The first comparisons asked anew, for a judge with chance in it."""
         if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
             return []
@@ -372,7 +373,7 @@ class FeedbackRun:
             ]
         )
 
-    def _hold(self) -> list[Any]:
+    def _hold(self) -> list[Row]:
         """The judge's verdicts on the preferences it is held against: each pair stands in an order drawn by its
         number."""
         if self.stage.human is None:
@@ -403,26 +404,27 @@ class FeedbackRun:
 
     # -- parts
 
-    def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Any]]) -> list[Any]:
+    def _in_parts(self, parts: Sequence[range], step: int, what: str, make: Callable[[range], list[Row]]) -> list[Row]:
         """The rows of all parts of a step, in order; `make` is called for those that are not there yet."""
-        rows: list[Any] = []
+        rows: list[Row] = []
         for number, part in enumerate(parts):
             self._look_for_stop()
-            rows += self._counted(self.progress.done(step * len(parts) + number + 1, lambda part=part: make(part)))  # type: ignore[misc]
-            self.context.events.emit("progress", step=step * len(parts) + number + 1, total=self.steps, what=what)
+            place = step * len(parts) + number + 1
+            rows += self._counted(self.progress.done(place, partial(make, part)))
+            self.context.events.emit("progress", step=place, total=self.steps, what=what)
         return rows
 
-    def _once(self, number: int, make: Callable[[], list[Any]]) -> list[Any]:
+    def _once(self, number: int, make: Callable[[], list[Row]]) -> list[Row]:
         self._look_for_stop()
         return self._counted(self.progress.done(number, make))
 
-    def _with_costs(self, rows: list[Any]) -> list[Any]:
+    def _with_costs(self, rows: list[Row]) -> list[Row]:
         """The rows of a part, the first with what the judge took for all of them."""
         if rows:
             rows[0]["spent"] = self.judge.spent.taken()
         return rows
 
-    def _counted(self, rows: list[Any]) -> list[Any]:
+    def _counted(self, rows: list[Row]) -> list[Row]:
         for row in rows:
             if "spent" in row:
                 self.spent.add(row["spent"])
@@ -443,7 +445,7 @@ class FeedbackRun:
     # -- what is left
 
     def _write(
-        self, judged: Sequence[JudgedPrompt], revised: Sequence[Any], again: Sequence[Any], human: Sequence[Any]
+        self, judged: Sequence[JudgedPrompt], revised: Sequence[Row], again: Sequence[Row], human: Sequence[Row]
     ) -> None:
         from pipelines.feedback.audit import audit_page
         from pipelines.feedback.results import (

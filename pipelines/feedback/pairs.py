@@ -17,7 +17,7 @@ from pipelines.feedback.judges.judge import Verdict, preferred
 from pipelines.feedback.judges.reward import sigmoid
 
 if TYPE_CHECKING:
-    from pipelines.data.prompts import Prompt, PromptRows
+    from pipelines.data.prompts import PromptRows, PromptText
 
 
 Way = Literal["best_worst", "all", "random"]
@@ -121,7 +121,7 @@ def _number(value: float | None) -> float:
 class JudgedPrompt:
     """The completions of one prompt and what the judge says of them."""
 
-    prompt: Prompt
+    prompt: PromptText
     number: int
     """Row number in the file."""
     texts: list[str]
@@ -157,6 +157,6 @@ def verdict_of(first: float | None, second: float | None) -> Verdict:
     return Verdict(sigmoid(first - second))
 
 
-def column_of(prompt: Prompt) -> Any:
+def column_of(prompt: PromptText) -> Any:
     """A prompt as a data set has it: a list of messages where it was one."""
     return [dict(each) for each in prompt.messages] if prompt.messages else str(prompt)

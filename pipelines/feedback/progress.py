@@ -13,6 +13,8 @@ from typing import Any
 
 from pipelines.core.files import write_text
 
+Row = dict[str, Any]
+"""One line of a file that the stage leaves or keeps."""
 MARKER = "complete.json"
 ROWS = "rows.jsonl"
 
@@ -28,14 +30,14 @@ class FeedbackProgress:
             if not (path / MARKER).is_file():
                 shutil.rmtree(path)
 
-    def rows(self, number: int) -> list[Any] | None:
+    def rows(self, number: int) -> list[Row] | None:
         """The rows of a part, or None while it is not done."""
         place = self.folder / f"checkpoint-{number}"
         if not (place / MARKER).is_file():
             return None
         return [json.loads(line) for line in (place / ROWS).read_text(encoding="utf-8").splitlines()]
 
-    def save(self, number: int, rows: Sequence[Any]) -> None:
+    def save(self, number: int, rows: Sequence[Row]) -> None:
         """Keep a part; it is on the disk when this returns."""
         place = self.folder / f"checkpoint-{number}"
         shutil.rmtree(place, ignore_errors=True)
@@ -44,7 +46,7 @@ class FeedbackProgress:
         write_text(place / MARKER, json.dumps({"rows": len(rows)}))
         self.tell(number, place)
 
-    def done(self, number: int, make: Callable[[], Sequence[Any]]) -> list[Any]:
+    def done(self, number: int, make: Callable[[], Sequence[Row]]) -> list[Row]:
         """The rows of a part, made now unless they are there."""
         found = self.rows(number)
         if found is None:
@@ -58,6 +60,6 @@ class FeedbackProgress:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def write_lines(path: Path, rows: Sequence[Any]) -> None:
+def write_lines(path: Path, rows: Sequence[Row]) -> None:
     """Write JSON Lines, one row a line, whole or not at all."""
     write_text(path, "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows))

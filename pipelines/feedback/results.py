@@ -1,4 +1,4 @@
-"""What a feedback stage leaves in numbers and rows: preferences, scored completions, and how far its judge can be trusted.
+"""What a feedback stage leaves: preferences, scored completions, and figures on how far its judge can be trusted.
 
 A judge is measured by what it gives to the place of a completion (Wang et al. 2023, "Large Language Models are not Fair
 Evaluators", arxiv.org/abs/2305.17926) and to its length (Zheng et al. 2023, "Judging LLM-as-a-Judge", section 3.3,
@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.feedback import pairs
 from pipelines.feedback.judges.judge import Spent, Verdict, preferred
+from pipelines.feedback.progress import Row
 
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
     from pipelines.feedback.pairs import JudgedPrompt
 
 
+Figures = dict[str, Any]
+"""Figures by name, as they stand in `details.json`."""
 Z = 1.959963984540054
 """Of a 95 % interval."""
 
@@ -35,19 +38,19 @@ def wilson(hits: float, count: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def share(hits: float, count: int) -> dict[str, Any]:
+def share(hits: float, count: int) -> Figures:
     """A share with its interval and what it is of; the value is None of none."""
     low, high = wilson(hits, count)
     return {"value": hits / count if count else None, "low": low, "high": high, "count": count}
 
 
-def order_consistency(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+def order_consistency(verdicts: Iterable[Verdict]) -> Figures:
     """Share of the pairs shown in both orders whose verdict was the same in both."""
     said = [each.consistent for each in verdicts if each.consistent is not None]
     return share(sum(said), len(said))
 
 
-def position_bias(verdicts: Iterable[Verdict]) -> dict[str, Any]:
+def position_bias(verdicts: Iterable[Verdict]) -> Figures:
     """Share of the showings in which what was shown first was taken, of pairs shown in both orders: one half without
     a bias.
 
@@ -63,7 +66,7 @@ def position_bias(verdicts: Iterable[Verdict]) -> dict[str, Any]:
     return share(taken, int(count))
 
 
-def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Sequence[str]) -> dict[str, Any]:
+def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Sequence[str]) -> Figures:
     """P(the longer wins) among decided pairs of different lengths in letters, and Spearman's correlation of the two
     differences.
 
@@ -106,7 +109,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return ranks
 
 
-def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> dict[str, Any]:
+def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> Figures:
     """Share of the decided verdicts that prefer what the labels prefer."""
     said = [
         (preferred(each.probability) > 0) == truth
@@ -116,7 +119,7 @@ def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> d
     return share(sum(said), len(said))
 
 
-def self_consistency(verdicts: Sequence[Verdict], again: Sequence[Verdict]) -> dict[str, Any]:
+def self_consistency(verdicts: Sequence[Verdict], again: Sequence[Verdict]) -> Figures:
     """Share of the pairs asked a second time whose verdict stayed: the same one preferred, or none both times."""
     said = [_sign(one) == _sign(two) for one, two in zip(verdicts, again, strict=True)]
     return share(sum(said), len(said))
@@ -131,7 +134,7 @@ LITTLE_CONSISTENCY = 0.7
 SHARES = ("order_consistency", "position_bias", "self_consistency", "transitivity", "human_agreement")
 
 
-def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str) -> list[dict[str, Any]]:
+def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str) -> list[Row]:
     """The rows of `preferences.jsonl`. `margin` is the difference of the two probabilities, 2P - 1."""
     found = []
     for own in judged:
@@ -173,7 +176,7 @@ def _answer(text: str, in_turns: bool) -> Any:
     return [{"role": "assistant", "content": text}] if in_turns else text
 
 
-def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[dict[str, Any]]:
+def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[Row]:
     """The rows of `labelled.jsonl`: every completion with its score; one that another repeats has the score of the
     first."""
     found = []
@@ -198,10 +201,10 @@ def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[dict[str,
 def details_of(
     judged: Sequence[JudgedPrompt],
     preferences: Sequence[Mapping[str, Any]],
-    again: Sequence[Any],
-    held: Sequence[Any],
+    again: Sequence[Row],
+    held: Sequence[Row],
     spent: Spent,
-) -> dict[str, Any]:
+) -> Figures:
     """Everything that is known about the judge: `details.json`. Shares come with a 95 % interval and what they are
     of."""
     rows = [(own, pair, verdict) for own in judged for pair, verdict in own.verdicts.items()]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.data.completions import Together, padding_token
+from pipelines.data.completions import CompletionCollator, padding_token
 from pipelines.models.sampling import decoder_start, filled
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def completion_log_probabilities(
             {"input_ids": [*prompt, *completion], "labels": [*[IGNORED] * len(prompt), *completion]}
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        inputs = Together(pad)(rows)
+        inputs = CompletionCollator(pad)(rows)
     with torch.no_grad():
         named = token_log_probabilities(
             model, {name: value.to(model.device) for name, value in inputs.items()}, temperature=temperature

@@ -14,55 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.core.model_types import model_types
 from pipelines.objectives.batches import Flags, Ids
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-BOTH_WAYS = ("bert-generation", "xlnet")
-"""Model types that see both ways although they have no masked-LM head."""
-
-
-def sees_ahead(architecture: Mapping[str, Any]) -> str | None:
-    """Why a model of this resolved architecture would see the token it must name, as a sentence without its subject."""
-    model_type = architecture.get("model_type", "finery")
-    if model_type == "finery":
-        family = architecture.get("family", "encoder")
-        if family == "decoder":
-            return None
-        return f"needs a model that sees only what comes before: family decoder, not {family}"
-    facts = model_types().get(model_type)
-    if facts is None or architecture.get("is_decoder"):
-        return None
-    encoder = "masked_lm" in facts.heads and "seq2seq_lm" not in facts.heads
-    if not encoder and model_type not in BOTH_WAYS:
-        return None
-    instead = "set is_decoder: true, or " if "is_decoder" in facts.keys else ""
-    return (
-        f"needs a model that sees only what comes before, but {model_type} sees both ways; "
-        f"{instead}use a decoder such as gpt2"
-    )
-
-
-TAKE_MASKS = ("bert", "finery", "gpt2", "gpt_neox", "llama", "qwen2", "qwen3")
-"""Model types whose attention takes a ready mask, and a position for each token, as they are."""
-
-
-def takes_masks(architecture: Mapping[str, Any]) -> str | None:
-    """Why a model of this resolved architecture does not take a ready mask, as a sentence without its subject."""
-    model_type = architecture.get("model_type", "finery")
-    if model_type not in TAKE_MASKS:
-        return (
-            f"needs attention that takes a mask for each pair of tokens, which {model_type} is not known for; "
-            f"known: {', '.join(TAKE_MASKS)}"
-        )
-    if model_type == "finery" and architecture.get("attention_pattern") == "linear":
-        return (
-            "needs attention that takes a mask for each pair of tokens, which attention_pattern linear does not; "
-            "use another pattern"
-        )
-    return None
 
 
 def decoder_sees_ahead(architecture: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Head
-from pipelines.objectives.attention_masks import sees_ahead
+from pipelines.core.model_types import sees_ahead
 from pipelines.objectives.batches import Flags, Ids, padded_and_real, tensors
 from pipelines.objectives.objective import Collate, Objective
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from pipelines.core.interfaces import IGNORED, Head
+from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.data.randomness import uniforms
-from pipelines.objectives.attention_masks import additive, earlier, sees_ahead, takes_masks
+from pipelines.objectives.attention_masks import additive, earlier
 from pipelines.objectives.batches import draws_of, tensors
 from pipelines.objectives.causal_lm import NextTokens
 from pipelines.objectives.objective import Collate, Objective

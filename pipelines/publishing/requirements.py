@@ -176,6 +176,9 @@ def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
 
 
 def _inline(recipe: Recipe, model: str) -> Any:
+    own = [stage.tasks[model] for stage in recipe.stages if stage.stage == "evaluate" and model in stage.tasks]
+    if own:
+        return own[-1].task(model)
     subject: Any = recipe.stage(model).subjects()[model]
     return subject.task.task(model)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
-    from pipelines.data.reward_inputs import Reading, Settings
+    from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 
 LENGTH = 512
 """Tokens that a model from elsewhere reads where the recipe does not say."""
@@ -69,7 +69,7 @@ class RewardModel(RewardBlock):
         return {} if self.checkpoint is None else {"checkpoint": checkpoint_content(self.checkpoint)}
 
     def open(self, context: Context) -> Scorer:
-        from pipelines.data.reward_inputs import Together, encode_scored, settings_in
+        from pipelines.data.reward_inputs import RewardCollator, encode_scored, settings_in
         from pipelines.rewards import reward as batches
 
         model = context.open_model(Head("reward"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
@@ -82,7 +82,7 @@ class RewardModel(RewardBlock):
         settings = settings_in(self.checkpoint or context.stage_folders[str(self.source)] / "model")
         mean, spread = self._constants(settings)
         reading = self._reading(model, tokenizer, settings)
-        together = Together.of(tokenizer)
+        together = RewardCollator.of(tokenizer)
         if getattr(model.config, "pad_token_id", None) is None:
             # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = together.pad_id
@@ -99,7 +99,7 @@ class RewardModel(RewardBlock):
 
         return scores
 
-    def _constants(self, settings: Settings | None) -> tuple[float, float]:
+    def _constants(self, settings: RewardSettings | None) -> tuple[float, float]:
         """What is taken from a score, and what it is divided by."""
         if not self.normalize:
             return 0.0, 1.0
@@ -110,10 +110,10 @@ class RewardModel(RewardBlock):
         return settings.mean, settings.std or 1.0
 
     def _reading(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings | None
-    ) -> Reading:
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: RewardSettings | None
+    ) -> RewardInputFormat:
         """How the model reads: as in its training, else as the stage `reward` would have it read."""
-        from pipelines.data.reward_inputs import Reading
+        from pipelines.data.reward_inputs import RewardInputFormat
         from pipelines.models.heads import family_of
         from pipelines.rewards.reward import usable
 
@@ -122,12 +122,12 @@ class RewardModel(RewardBlock):
         else:
             decoder = family_of(model.config) == "decoder"
             templated = decoder and bool(tokenizer.chat_template)
-            reading = Reading("text" if decoder else "pair", LENGTH, templated=templated)
+            reading = RewardInputFormat("text" if decoder else "pair", LENGTH, templated=templated)
         return replace(reading, max_length=usable(model, tokenizer, self.max_length or reading.max_length))
 
 
 def dialogues_of(
-    reading: Reading, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], completions: Sequence[str]
+    reading: RewardInputFormat, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], completions: Sequence[str]
 ) -> list[Dialogue]:
     """Prompts with their completions, in the form in which the model learnt such. A prompt of messages keeps them."""
     from pipelines.data.chat_formats import Dialogue

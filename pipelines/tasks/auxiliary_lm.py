@@ -1,62 +1,42 @@
 """GPT's auxiliary objective: while a decoder learns a task, it goes on to name the next tokens of the task's texts.
 
-GPT's auxiliary objective: while a decoder learns a task, it goes on to name the next tokens of the task's texts.
-
 Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.2, equation 5:
 L3 = L2 + λ · L1, with the loss of the task L2 and that of the language model L1 on the same texts, λ = 0.5 in the paper
 (section 4.1). Both come from one pass through the body. The language model's output matrix is that of the pretrained
 model: the embeddings where the two are tied, else a copy that learns along and is dropped at the end.
-
-The output matrix of a language model, for a model that has another head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.objectives.attention_masks import sees_ahead
+from pipelines.models.log_probabilities import IGNORED, without_wrappers
+from pipelines.tasks.subject import Subject, unfit_for_auxiliary_lm
+from pipelines.tasks.training import LABELS, PreparedTask
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from pipelines.core.interfaces import Context, Score
 
-    from pipelines.tasks.training import Subject
+Collate = Callable[[Any], dict[str, Tensor]]
+Loss = Callable[[Any, Any], tuple[Tensor, Any]]
 
 
-MODEL_TYPES = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
-"""Decoders whose logits are nothing but the output matrix times what the body says."""
 HEAD = "auxiliary_lm_head"
 """The module that a model carries while it learns."""
-
-
-def useless(subject: Subject, name: str) -> Iterable[ConfigIssue]:
-    """A mistake where the loss is asked for beside a task without one answer a text."""
-    if subject.auxiliary_lm is not None:
-        kind = subject.resolved(name).kind
-        yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
-
-
-def misfit(architecture: Mapping[str, Any]) -> str | None:
-    """Why a model of this resolved architecture has no such loss, as a sentence without its subject."""
-    model_type = architecture.get("model_type", "finery")
-    if sentence := sees_ahead(architecture):
-        return sentence
-    if model_type not in MODEL_TYPES:
-        return f"is offered for {', '.join(MODEL_TYPES)}, not for {model_type}; leave it out"
-    return None
 
 
 def attach(model: Any, open_model: Callable[..., Any]) -> None:
     """Give `model` the output matrix of the causal language model that it stems from. Raises ModelError."""
 
-    if sentence := misfit(model.config.to_dict()):
+    if sentence := unfit_for_auxiliary_lm(model.config.to_dict()):
         raise ModelError(f"auxiliary_lm {sentence}")
     language = open_model(Head("causal_lm"), trained_head=True)
     words = model.get_input_embeddings().weight.shape[0]
@@ -67,17 +47,13 @@ def attach(model: Any, open_model: Callable[..., Any]) -> None:
 
 def detach(model: Any) -> None:
     """Take it away again."""
-    from pipelines.models.log_probabilities import without_wrappers
-
     delattr(without_wrappers(model), HEAD)
 
 
-def with_next_tokens(collate: Callable[[Any], dict[str, Tensor]]) -> Callable[[Any], dict[str, Tensor]]:
+def with_next_tokens(collate: Collate) -> Collate:
     """`collate` with `lm_labels` (batch, length) beside the task's labels: at each position the token that follows."""
 
     def together(examples: Any) -> dict[str, Tensor]:
-        from pipelines.models.log_probabilities import IGNORED
-
         batch = collate(examples)
         filling = batch["attention_mask"] == 0
         labels = batch["input_ids"].masked_fill(filling, IGNORED).roll(-1, dims=1).masked_fill(filling, IGNORED)
@@ -87,15 +63,10 @@ def with_next_tokens(collate: Callable[[Any], dict[str, Tensor]]) -> Callable[[A
     return together
 
 
-def with_language_loss(loss: Callable[[Any, Any], tuple[Tensor, Any]]) -> Callable[[Any, Any], tuple[Tensor, Any]]:
+def with_language_loss(loss: Loss) -> Loss:
     """The task's `loss` and that of the language model, each summed over its items (2,)."""
 
     def both(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        import torch
-        from torch.nn import functional
-
-        from pipelines.models.log_probabilities import IGNORED, without_wrappers
-
         inputs = dict(inputs)
         labels = inputs.pop("lm_labels")
         bare = without_wrappers(model)
@@ -140,3 +111,28 @@ class AuxiliaryHead(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
         """(tokens, dim) and (vocab, dim) to (tokens, vocab)."""
         return functional.linear(hidden * self.scale, embeddings if self.weight is None else self.weight, self.bias)
+
+
+def prepared(
+    subject: Subject,
+    context: Context,
+    model: Any,
+    examples: Any,
+    collate: Collate,
+    loss: Loss,
+    score: Score,
+    metric: str,
+) -> PreparedTask:
+    """A task with one answer a text, and the language model's loss beside its own where the subject asks for it."""
+    if subject.auxiliary_lm is None:
+        return PreparedTask(examples, collate, loss, LABELS, score=score, metric=metric)
+    attach(model, context.open_model)
+    return PreparedTask(
+        examples,
+        with_next_tokens(collate),
+        with_language_loss(loss),
+        {"labels": 1.0, "lm_labels": subject.auxiliary_lm},
+        score=score,
+        metric=metric,
+        finish=detach,
+    )

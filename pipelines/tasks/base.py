@@ -1,15 +1,11 @@
 """A labelled task: its columns, its classes, its splits, and which rows are held out.
 
-What a label's cell says: the name of a class however it was written, and the order that class names stand in.
-
-Which training rows are set aside to select models by, and to choose what else must not be chosen on the reported split.
-
-A tenth of the rows, at most 2,000, drawn by the stage's seed.
-
-A labelled task: which columns of which data are the question, which is the answer, and how answers are scored.
-
 `Task` is the one class behind every task: those that a recipe names (`glue/mrpc`, the TASKS table) and those that it
-describes in place (a block of the TASK_KINDS table). `TaskField` is the type of a recipe's key that takes either.
+describes in place. `TaskKind` is the base of the blocks that describe them (the TASK_KINDS table), and `TaskField` the
+type of a recipe's key that takes either.
+
+Rows are held out twice over: as a validation split where a task has none, by a seed that is the same for every run,
+and from the rows of a stage to select models by, by the stage's own seed. Each time a tenth of them, at most 2,000.
 """
 
 from __future__ import annotations
@@ -17,26 +13,31 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from pipelines.core.config import Block, ConfigIssues, Pick, show
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
-from pipelines.data.sources import Source, check_columns, find
+from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
 
 
 def class_name(cell: Any) -> str | None:
@@ -72,6 +73,8 @@ SELECTION_MOST = 2000
 def drawn(count: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(numbers of the rows that are trained on, in the order drawn; of those set aside, ascending) of `count`
     rows, at least two."""
+    import numpy as np
+
     aside = min(max(1, round(count * SELECTION_SHARE)), SELECTION_MOST)
     order = np.random.default_rng([seed, 0x5E1EC7]).permutation(count)
     return order[aside:], np.sort(order[:aside])
@@ -93,7 +96,7 @@ class SplitLocation:
     split: str | None
     """None: the split named as the role (`train`, `validation`, `test`), or the only one there is."""
 
-    def open(self, role: str) -> tuple[Source, str]:
+    def open(self, role: str) -> tuple[DataSource, str]:
         """The source and its split. Raises DataError."""
         source = find(self.path, self.name)
         if self.split is not None:
@@ -112,16 +115,8 @@ class Task:
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
-    kind: Literal[
-        "classification",
-        "regression",
-        "seq2seq",
-        "causal",
-        "token_classification",
-        "qa",
-        "multiple_choice",
-        "preference",
-    ]
+    kind: str
+    """The kind as which it is learnt: a name in TASK_KINDS."""
     columns: tuple[str, ...]
     """One column of texts, or two of pairs."""
     label: str
@@ -139,6 +134,8 @@ class Task:
     """The task whose model this one asks, where it has no training rows of its own."""
     empty_texts: bool = False
     """Whether empty texts are part of the data, not a mistake in it."""
+    definition: str = ""
+    """Hash of the file that describes a named benchmark: a part of the content of its splits."""
     sorted_by_label: bool = False
     """Whether the file holds one class after another: its rows are then read in a fixed random order, so that the first
     N of them (`max_train_samples`) hold every class."""
@@ -191,6 +188,8 @@ class Task:
             if self._holds_out:
                 rule = f"{hashes[split]} {split} {HELD_OUT_SHARE} {HELD_OUT_MOST} {HELD_OUT_SEED}"
                 hashes[split] = hashlib.sha256(rule.encode()).hexdigest()
+            if self.definition:
+                hashes[split] = hashlib.sha256(f"{hashes[split]} {self.definition}".encode()).hexdigest()
         return hashes
 
     def _read(self, split: str) -> tuple[Dataset, Sequence[int], str]:
@@ -350,11 +349,64 @@ def mixed_rows(count: int) -> list[int]:
     return Random(HELD_OUT_SEED).sample(range(count), count)
 
 
-class InlineTask(Protocol):
-    """What a block of the TASK_KINDS table can do."""
+TaskExample = tuple[dict[str, Any], list[dict[str, Any]]]
+"""The keys of a small task beside `kind` and `train`, and its rows."""
+
+
+class TaskKind(Block):
+    """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without
+    torch.
+
+    `training.py` beside it says how such tasks are learnt, `evaluation.py` how a model is asked and scored.
+    """
+
+    head_kind: ClassVar[HeadKind]
+    """The head that learns and answers such tasks."""
+    smooths_labels: ClassVar[bool] = False
+    """Whether training follows `label_smoothing_factor`."""
+
+    finds_labels: ClassVar[bool] = False
+    """Whether class names are found in the training rows where a task does not give them."""
+    uncounted: ClassVar[str | None] = None
+    """What an estimate of cost leaves out, where a row is more than one sequence."""
+    read_as: ClassVar[str | None] = None
+    """The kind as which its rows are learnt and evaluated, where that is another one."""
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
+        raise NotImplementedError
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        """A small task of the kind, for its documentation and for what every kind must pass."""
+        raise NotImplementedError
+
+    @classmethod
+    def training_head(cls, subject: Subject, task: Task) -> Head:
+        """The head that a task is learnt with. May read the training rows to find the class names."""
+        return task.head
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """What is wrong with a subject of this kind for the recipe's model, positions relative to the subject."""
+        return ()
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        """What is wrong with asking for a benchmark of this kind, positions relative to the stage."""
+        return ()
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        """Columns to be named in the fingerprint of the training rows."""
+        return task.columns
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """The texts of `rows`, for a tokenizer: first and second texts, and the labels that are texts."""
+        return chain(rows.texts, rows.pairs or (), (label for label in rows.labels or () if isinstance(label, str)))
 
 
 class _TaskField:
@@ -387,9 +439,19 @@ TaskField = Annotated[Any, _TaskField()]
 """The type of a recipe's key that takes a task's name or a task described in place."""
 
 
-def resolve(value: str | InlineTask, stage_id: str) -> Task:
+def resolve(value: str | TaskKind, stage_id: str) -> Task:
     """The task that a TaskField holds; one described in place is named after its stage."""
     if isinstance(value, str):
         task: Task = TASKS.load(value)
         return task
     return value.task(stage_id)
+
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+def class_names(value: Any) -> Any:
+    """Class names may be written as numbers or truth values, as they stand in the data."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.recipe import trained_by
-from pipelines.core.registry import EXAMINERS, TASKS
+from pipelines.core.registry import TASK_KINDS, TASKS
 
 if TYPE_CHECKING:
     from pipelines.core.decoding import Generation, SpanSettings
@@ -112,24 +112,10 @@ class BenchmarkChoice:
         return AsText(task) if getattr(self.subject, "as_text", False) else task
 
 
-HEADS = {
-    "classification": "sequence_classification",
-    "regression": "sequence_classification",
-    "seq2seq": "seq2seq_lm",
-    "causal": "causal_lm",
-    "token_classification": "token_classification",
-    "qa": "question_answering",
-    "multiple_choice": "multiple_choice",
-    "preference": "reward",
-}
-"""The head that answers each kind of task: known without reading data, as `Task.head` is not."""
-
-
-def mistakes(stage: EvaluationSettings, choices: Iterable[BenchmarkChoice], recipe: Recipe) -> Iterable[ConfigIssue]:
-    """What is wrong with asking for these benchmarks, places relative to the stage."""
+def issues(stage: EvaluationSettings, choices: Iterable[BenchmarkChoice], recipe: Recipe) -> Iterable[ConfigIssue]:
+    """What is wrong with asking for these benchmarks, positions relative to the stage."""
     for choice in choices:
-        if choice.kind in HEADS:
-            yield from EXAMINERS.load(HEADS[choice.kind])().mistakes(stage, choice, recipe)
+        yield from TASK_KINDS.load(choice.kind).evaluation_issues(stage, choice, recipe)
 
 
 @dataclass(frozen=True)
@@ -171,19 +157,21 @@ class EvaluationRequest:
 
 
 class TaskEvaluation:
-    """Base of every head's examiner. Imports without torch."""
+    """Base of every kind's evaluation."""
 
-    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        """What is wrong with asking for this benchmark, places relative to the stage."""
-        return ()
-
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         """What the model says about every evaluation split, on every process."""
         raise NotImplementedError
 
     def score(self, task: Task) -> Score:
         """The task's scores as one function of what `SplitPredictions.said` and `.labels` hold."""
         raise NotImplementedError
+
+
+def evaluation_of(kind: str) -> TaskEvaluation:
+    """How tasks of a kind of the TASK_KINDS table are evaluated."""
+    evaluation: TaskEvaluation = TASK_KINDS.part(kind, "evaluation")()
+    return evaluation
 
 
 @dataclass(frozen=True)

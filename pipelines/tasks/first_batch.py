@@ -1,12 +1,8 @@
-"""A look at what a stage is about to learn: the first examples, their loss mask and lengths, and what is wrong.
-
-A look at what a stage is about to learn: the first examples with their loss mask, lengths, and what is wrong with them.
+"""A look at what a stage is about to learn: the first examples with their loss mask, lengths, and what is wrong.
 
 Wrong masks do not show in a loss curve, but in a model that never stops or repeats its prompt. So a stage that learns
-answers says what it reads before it starts, and `finery data show` says the same without training.
-
-A look at the pairs that a stage is about to learn from: the first of them with what is learnt, and what is wrong with
-them.
+answers, or pairs of answers, says what it reads before it starts, and `finery data show` says the same without
+training.
 """
 
 from __future__ import annotations
@@ -121,22 +117,26 @@ def _doubts(
     count = len(examples) + len(examples.left_out)
     if examples.truncated > TRUNCATED_SHARE * count:
         yield (
-            f"{examples.truncated} of {count} rows ({examples.truncated / count:.1%}) are longer than {limit} tokens and lose the end of "
+            f"{examples.truncated} of {count} rows ({examples.truncated / count:.1%}) are longer than {limit} "
+            "tokens and lose the end of "
             "their last answer, so that they do not show where to stop; raise max_length"
         )
     if examples.left_out:
         yield (
-            f"the loss mask of {len(examples.left_out)} of {count} rows is empty, the first is row {examples.left_out[0] + 1}: their "
+            f"the loss mask of {len(examples.left_out)} of {count} rows is empty, the first is row "
+            f"{examples.left_out[0] + 1}: their "
             f"prompts alone fill {limit} tokens, so they are left out; raise max_length"
         )
     endless = endings_missing(tokenizer, examples, limit)
     if endless:
         yield (
-            f"{endless} of {len(examples)} rows end without a learnt end of text, so the model is not shown where to stop there"
+            f"{endless} of {len(examples)} rows end without a learnt end of text, so the model is not shown "
+            "where to stop there"
         )
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
         yield (
-            f"the padding token is the end of text ({tokenizer.eos_token}): here padding is told by its place and the end is learnt all "
+            f"the padding token is the end of text ({tokenizer.eos_token}): here padding is told by its place "
+            "and the end is learnt all "
             "the same, but code that masks padding by its id would never learn to stop"
         )
     yield from _template_doubts(tokenizer, dialogues, template)
@@ -146,7 +146,10 @@ def _doubts(
         tokenizer.unk_token_id is not None
         and (unknown := float((answers == tokenizer.unk_token_id).mean())) > UNKNOWN_SHARE
     ):
-        yield f"{unknown:.1%} of the learnt tokens are {tokenizer.unk_token}, which stands for no text; use a tokenizer that knows these characters"
+        yield (
+            f"{unknown:.1%} of the learnt tokens are {tokenizer.unk_token}, which stands for no text; use a "
+            "tokenizer that knows these characters"
+        )
 
 
 def endings_missing(tokenizer: Any, examples: Completions, limit: int) -> int:
@@ -165,13 +168,15 @@ def _template_doubts(tokenizer: Any, dialogues: Sequence[Dialogue], template: st
     ]
     if unknown:
         yield (
-            f"the template {template} writes {', '.join(unknown)}, which the tokenizer does not have as tokens: they are split like "
+            f"the template {template} writes {', '.join(unknown)}, which the tokenizer does not have as "
+            "tokens: they are split like "
             "other text, which works, but takes more tokens; a template without marks is 'simple'"
         )
     other = sum(_asks_otherwise(tokenizer, each) for each in dialogues[:ASKED] if each.templated)
     if other:
         yield (
-            f"in {other} of the first {min(ASKED, len(dialogues))} rows the prompt that the chat template makes for an answer is not what "
+            f"in {other} of the first {min(ASKED, len(dialogues))} rows the prompt that the chat template "
+            "makes for an answer is not what "
             "stands before the answer that is learnt: the model will be asked otherwise than it was taught"
         )
 
@@ -217,8 +222,14 @@ def tell_pairs(context: Context, tokenizer: Any, examples: Any, rows: Preference
     )
     count = len(examples) + len(examples.left_out)
     if examples.truncated > TRUNCATED_SHARE * count:
-        message = f"{examples.truncated} of {count} pairs ({examples.truncated / count:.1%}) are longer than {limit} tokens and lose the beginning of their prompt or the end of an answer; raise max_length"
+        message = (
+            f"{examples.truncated} of {count} pairs ({examples.truncated / count:.1%}) are longer than {limit} "
+            "tokens and lose the beginning of their prompt or the end of an answer; raise max_length"
+        )
         context.events.emit("warning", message=message)
     if examples.left_out:
-        message = f"{len(examples.left_out)} of {count} pairs, the first is row {examples.left_out[0] + 1}, have answers that do not differ within {limit} tokens and are left out; raise max_length"
+        message = (
+            f"{len(examples.left_out)} of {count} pairs, the first is row {examples.left_out[0] + 1}, have "
+            f"answers that do not differ within {limit} tokens and are left out; raise max_length"
+        )
         context.events.emit("warning", message=message)

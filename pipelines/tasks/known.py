@@ -6,19 +6,14 @@ from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head
+from pipelines.core.registry import TASK_KINDS
 from pipelines.data.row_counts import source_rows
 from pipelines.data.sources import find
 from pipelines.tasks.base import HELD_OUT, held_out_rows
 
 if TYPE_CHECKING:
-    from pipelines.tasks.base import Task
+    from pipelines.tasks.base import Task, TaskKind
     from pipelines.tasks.preference.task import PreferenceReference
-
-SEVERAL_SEQUENCES = {
-    "qa": "a context longer than max_length takes several windows, which are not counted",
-    "multiple_choice": "a question is counted as one sequence, but takes as many as it has options",
-}
-"""Kinds of which a row is more than one sequence."""
 
 
 def task_rows(task: Task, split: str) -> int | None:
@@ -57,11 +52,10 @@ def reference_rows(reference: PreferenceReference) -> int | None:
 
 def head_without_rows(task: Task, notes: list[str]) -> Head:
     """The head without reading data: two classes where their names are still in it. Notes say what is not counted."""
-    if note := SEVERAL_SEQUENCES.get(task.kind):
-        notes.append(note)
-    if task.labels or task.kind not in ("classification", "token_classification"):
+    kind: type[TaskKind] = TASK_KINDS.load(task.kind)
+    if kind.uncounted is not None:
+        notes.append(kind.uncounted)
+    if task.labels or not kind.finds_labels:
         return task.head
     notes.append("how many classes there are will be known when the run starts; two are counted")
-    return Head(
-        "token_classification" if task.kind == "token_classification" else "sequence_classification", ("0", "1")
-    )
+    return Head(kind.head_kind, ("0", "1"))

@@ -1,13 +1,13 @@
-"""`predictions.parquet`: what a model predicted for each example, one row an example, in the order of the files.
+"""`predictions.parquet`: what a model predicted for each example, one row an example.
 
-Columns: benchmark, split, index (row in the split), text, text_pair (null for single texts), label (null where it is
-not public), prediction, logits (float32, one an output, in the task's order of classes). Labels and predictions are
-int64, or float64 once one of the benchmarks in the file is a regression. Benchmarks whose answers are texts have
-source, reference (null where it is not public) and hypothesis instead of the columns from text to logits; in a file
-with both kinds the others are null. Tasks on words have tokens, tags, predicted_tags and logits (words by classes,
-one after the other); questions about a context have id, text (the question), text_pair, answers, answer,
-answer_start, window, start_token, end_token and logits (start, end) of the best span, and null_score_difference;
-questions with options have text, options, label, prediction and logits.
+Rows stand in the order of the files. Columns: benchmark, split, index (row in the split), text, text_pair (null for
+single texts), label (null where it is not public), prediction, logits (float32, one an output, in the task's order of
+classes). Labels and predictions are int64, or float64 once one of the benchmarks in the file is a regression.
+Benchmarks whose answers are texts have source, reference (null where it is not public) and hypothesis instead of the
+columns from text to logits; in a file with both kinds the others are null. Tasks on words have tokens, tags,
+predicted_tags and logits (words by classes, one after the other); questions about a context have id, text (the
+question), text_pair, answers, answer, answer_start, window, start_token, end_token and logits (start, end) of the best
+span, and null_score_difference; questions with options have text, options, label, prediction and logits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def constant_text(benchmark: str, split: str, texts: NDArray[Any]) -> str | None
     if len(texts) < 2 or any(text != texts[0] for text in texts):
         return None
     return (
-        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of '{split}'; "
+        f"{benchmark}: the model writes {str(texts[0])[:60]!r} for every one of the {len(texts)} examples of "
+        f"'{split}'; "
         "it has not learnt to read its sources (try more steps, another learning rate, or a pretrained model)"
     )
 
@@ -122,7 +123,7 @@ class SplitPredictions:
 
 
 @dataclass(frozen=True)
-class Decided(SplitPredictions):
+class LogitPredictions(SplitPredictions):
     """What is told by logits."""
 
     logits: NDArray[Any]
@@ -140,7 +141,7 @@ class Decided(SplitPredictions):
 
 
 @dataclass(frozen=True)
-class Predicted(Decided):
+class ClassPredictions(LogitPredictions):
     """Classes, or numbers."""
 
     def doubt(self, task: Task) -> str | None:
@@ -148,7 +149,7 @@ class Predicted(Decided):
 
 
 @dataclass(frozen=True)
-class Written(SplitPredictions):
+class TextPredictions(SplitPredictions):
     """Texts."""
 
     texts: NDArray[Any]
@@ -174,7 +175,10 @@ class Written(SplitPredictions):
         if isinstance(task, AsText) and self.labels is not None:
             unread = task.read(list(self.texts), list(self.labels))[2]
             if unread:
-                return f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and count as wrong"
+                return (
+                    f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and "
+                    "count as wrong"
+                )
         return constant_text(self.benchmark, self.split, self.texts)
 
     def table(self) -> Any:
@@ -198,15 +202,15 @@ def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [each.table() for each in predicted if not isinstance(each, Predicted)]
-    decided = [each for each in predicted if isinstance(each, Predicted)]
+    tables = [each.table() for each in predicted if not isinstance(each, ClassPredictions)]
+    decided = [each for each in predicted if isinstance(each, ClassPredictions)]
     if decided or not tables:
         tables.insert(0, _decisions_table(decided))
     with whole_file(path) as temporary:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
 
 
-def _decisions_table(predicted: Sequence[Predicted]) -> Any:
+def _decisions_table(predicted: Sequence[ClassPredictions]) -> Any:
     import pyarrow as pa
 
     numbers = any(each.logits.shape[1] == 1 for each in predicted)
@@ -227,7 +231,7 @@ def _decisions_table(predicted: Sequence[Predicted]) -> Any:
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _table(predicted: Predicted, schema: Any) -> Any:
+def _table(predicted: ClassPredictions, schema: Any) -> Any:
     import pyarrow as pa
 
     examples = len(predicted.rows)

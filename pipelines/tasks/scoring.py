@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
-from pipelines.core.registry import EXAMINERS
 from pipelines.metrics.base import load_metric
+from pipelines.tasks.evaluation import evaluation_of
 from pipelines.tasks.text_to_text import AsText
 
 
 def score(task: Task) -> Score:
-    """The task's metrics as one function of what a model said and of the labels: see the examiner of the task's
-    head."""
-    found: Score = EXAMINERS.load(task.head.kind)().score(task)
-    return found
+    """The task's metrics as one function of a model's answers and of the labels, as the task's kind compares them."""
+    return evaluation_of(task.kind).score(task)
 
 
 def score_texts(task: Task) -> Score:

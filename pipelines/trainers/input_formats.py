@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
-from pipelines.core.model_types import model_types
-from pipelines.objectives.attention_masks import sees_ahead
+from pipelines.core.model_types import model_types, sees_ahead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

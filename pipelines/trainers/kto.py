@@ -17,8 +17,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.training_arguments import Accepts, NotNegative, Positive, Switch, TrainingArguments, choice
-from pipelines.tasks.causal.training import stops_of
-from pipelines.tasks.preference.pairs import parted, prompt_room, shortened
+from pipelines.data.completions import parted, prompt_room, shortened, stops_of
 from pipelines.trainers import trl_stage, tuning
 from pipelines.trainers.preferences import PreferenceSubject
 

@@ -26,11 +26,11 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick
 from pipelines.core.errors import StageError
 from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
-from pipelines.core.registry import LESSONS, TUNERS, nearest
+from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.tasks.subject import Subject
 from pipelines.tasks.text_to_text import KINDS as AS_TEXT
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.training import Subject
 from pipelines.trainers import model_selection, tuning
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class MultiTask(Stage):
         for place, entry in enumerate(self.tasks):
             for inner, message in self._learning_mistakes(entry, recipe):
                 yield ("tasks", place, *inner), message
-            kinds["seq2seq_lm" if self.writes else entry.teacher().head_kind] += 1
+            kinds["seq2seq_lm" if self.writes else entry.learnt_as().head_kind] += 1
         longest = max(entry.max_length for entry in self.tasks)
         for kind in kinds:
             yield from tuning.issues(self, recipe, kind, longest)
@@ -304,14 +304,16 @@ class MultiTask(Stage):
         for entry in self.tasks:
             task: Any = entry.resolved(entry.id)
             task = AsText(task) if self.writes and _is_decided(entry) else task
-            teacher = self._learnt(entry).teacher()
-            heads.append(teacher.head(entry, task))
+            learnt = self._learnt(entry)
+            heads.append(learnt.learnt_as().training_head(entry, task))
             # one base for all: that of the first, whose body the others get
             models.append(
                 models[0] if models and self.writes else tuning.opened(self, context, heads[-1], keeps_base=not models)
             )
             lessons.append(
-                teacher.prepare(entry, task, context, models[-1], tokenizer, tuning.room_for_text(self, models[-1]))
+                learnt.training().prepare(
+                    entry, task, context, models[-1], tokenizer, tuning.room_for_text(self, models[-1])
+                )
             )
         return models, lessons, heads
 
@@ -326,7 +328,7 @@ class MultiTask(Stage):
         }
 
     def modules(self, recipe: Recipe) -> set[str]:
-        return {LESSONS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
+        return {TASK_KINDS.module("seq2seq" if self.writes else entry.resolved(entry.id).kind) for entry in self.tasks}
 
     def special_tokens(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(token for entry in self.tasks for token in entry.needed_tokens()))

@@ -18,11 +18,11 @@ from pipelines.core.recipe import Stage
 from pipelines.core.registry import nearest
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
+from pipelines.data.completions import stops_of
 from pipelines.tasks.base import TaskField, resolve
-from pipelines.tasks.causal.training import stops_of
 from pipelines.tasks.first_batch import tell_pairs
 from pipelines.tasks.known import reference_rows, task_rows, whole_rows
-from pipelines.tasks.preference.pairs import PairsTogether, PreferencePairs, encode_preferences
+from pipelines.tasks.preference.pairs import PreferenceCollator, PreferencePairs, encode_preferences
 from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined, split_in_two, told
 from pipelines.tasks.preference.task import PreferenceReference
 
@@ -265,7 +265,7 @@ def pairs_for(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     longest: int | None,
-) -> tuple[PreferencePairs, PairsTogether]:
+) -> tuple[PreferencePairs, PreferenceCollator]:
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
     from pipelines.data.completions import padding_token
@@ -275,7 +275,9 @@ def pairs_for(
     both, limit, prompt = _limits(subject, model, longest)
     examples = encode_preferences(tokenizer, rows, limit, prompt, both, stops_of(model))
     tell_pairs(context, tokenizer, examples, rows, limit)
-    return examples, PairsTogether(padding_token(tokenizer), start_token(model.config, tokenizer) if both else None)
+    return examples, PreferenceCollator(
+        padding_token(tokenizer), start_token(model.config, tokenizer) if both else None
+    )
 
 
 def held_out_for(

@@ -13,14 +13,13 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import BYTES_PER_TOKEN
 from pipelines.core.errors import IncompatibleError
-from pipelines.core.model_types import usable_positions
+from pipelines.core.model_types import takes_masks, usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import text_bytes
 from pipelines.models import opening
-from pipelines.objectives.attention_masks import takes_masks
 from pipelines.trainers import tuning
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
-from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import Fraction, OptionalNotNegative, Switch, TrainingArguments
-from pipelines.data.reward_inputs import Reading, Settings
+from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.tasks.preference import scores as pair_scores
-from pipelines.tasks.preference.training import ONE_TEXT, Preferring, reads_pairs
+from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.preferences import KIND, PreferenceSubject
 
@@ -102,12 +102,8 @@ class Reward(PreferenceSubject, Stage):
         """The task, where there is one to be measured on."""
         return {} if self.task is None else {self.id: self}
 
-    def teacher(self) -> Preferring:
-        """Who knows how pairs are learnt."""
-        return Preferring()
-
     def modules(self, recipe: Recipe) -> set[str]:
-        return {LESSONS.module(KIND)}
+        return {TASK_KINDS.module(KIND)}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""
@@ -126,6 +122,7 @@ class Reward(PreferenceSubject, Stage):
         """Encode, train, look at the scores, save."""
         from pipelines.data.completions import padding_token
         from pipelines.models.log_probabilities import without_dropout
+        from pipelines.tasks.preference.training import PreferenceTraining
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.trainer import fit
 
@@ -136,7 +133,7 @@ class Reward(PreferenceSubject, Stage):
             model.config.pad_token_id = padding_token(tokenizer)
         if self.arguments.disable_dropout:
             without_dropout(model)
-        lesson = self.teacher().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
+        lesson = PreferenceTraining().prepare(self, None, context, model, tokenizer, tuning.room_for_text(self, model))
         examples, selection, overrides = model_selection.divided(
             lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples
         )
@@ -194,9 +191,9 @@ class ScoreSummary:
             metrics |= {f"eval_{name}": self.held_out[name] for name in ("accuracy", "nll", "calibration_error")}
         return metrics
 
-    def write(self, folder: Path, reading: Reading) -> None:
+    def write(self, folder: Path, reading: RewardInputFormat) -> None:
         """Put `reward.json` beside the weights."""
-        Settings(reading, self.mean, self.std).write(
+        RewardSettings(reading, self.mean, self.std).write(
             folder, {"train": self.train, **({"held_out": self.held_out} if self.held_out else {})}
         )
 

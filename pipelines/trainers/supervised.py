@@ -11,11 +11,11 @@ from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import Example
 from pipelines.core.recipe import Stage
-from pipelines.core.registry import LESSONS, TUNERS
+from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data import stage_files
 from pipelines.tasks.known import head_without_rows, task_rows
-from pipelines.tasks.training import Subject
+from pipelines.tasks.subject import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
 from pipelines.trainers.input_formats import InputFormat
 
@@ -47,7 +47,7 @@ class Supervised(Subject, Stage):
         yield from stage_files.mistakes(self.task, self, recipe)
         yield from input_formats.mistakes(self, recipe)
         yield from model_selection.issues(self.early_stopping_patience, self.arguments)
-        yield from tuning.issues(self, recipe, self.teacher().head_kind, self.max_length)
+        yield from tuning.issues(self, recipe, self.learnt_as().head_kind, self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.training_content(self.id)
@@ -63,7 +63,7 @@ class Supervised(Subject, Stage):
         return {self.id: self}
 
     def modules(self, recipe: Recipe) -> set[str]:
-        return {LESSONS.module("seq2seq" if self.as_text else self.resolved(self.id).kind)}
+        return {TASK_KINDS.module("seq2seq" if self.as_text else self.resolved(self.id).kind)}
 
     def texts(self) -> Iterator[str]:
         """The texts of the training rows."""
@@ -94,11 +94,11 @@ class Supervised(Subject, Stage):
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.trainer import fit
 
-        task, teacher, tokenizer = self.resolved(self.id), self.teacher(), context.open_tokenizer()
-        head = teacher.head(self, task)
+        task, tokenizer = self.resolved(self.id), context.open_tokenizer()
+        head = self.learnt_as().training_head(self, task)
         model = tuning.opened(self, context, head)
         input_formats.prepare(model, tokenizer, self.input_format, context.seed)
-        lesson = teacher.prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
+        lesson = self.training().prepare(self, task, context, model, tokenizer, tuning.room_for_text(self, model))
         examples, selection, overrides = model_selection.divided(
             lesson.examples, self.arguments, lesson.metric, context.seed, self.max_eval_samples, f"task '{task.name}'"
         )

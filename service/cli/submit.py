@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.core import task_files
 from pipelines.core.config import Position, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.load import read
@@ -60,7 +61,12 @@ def submit(
     """Upload, submit, and watch if asked to. Returns the exit code."""
     source = read(recipe, overrides)
     with connect(server, token_file) as connection:
-        given = [*overrides, *renamed(source), *with_uploads(connection, source.data, source.folder, say)]
+        given = [
+            *overrides,
+            *described_tasks(source),
+            *renamed(source),
+            *with_uploads(connection, source.data, source.folder, say),
+        ]
         resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
         body: dict[str, Any] = {
             "recipe": text_of(recipe),
@@ -91,6 +97,12 @@ def text_of(recipe: Path) -> str:
         return recipe.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{recipe} cannot be read: {error}") from None
+
+
+def described_tasks(source: Source) -> list[str]:
+    """Overrides that put what files of tasks describe in their place: the files themselves do not travel."""
+    changed = task_files.overrides(source.files, source.data)
+    return [f"{key_path(position)}={json.dumps(value, ensure_ascii=False)}" for position, value in changed]
 
 
 def renamed(source: Source) -> list[str]:

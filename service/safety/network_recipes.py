@@ -197,7 +197,7 @@ def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
     if problem is not None:
         raise RecipeError([Mistake("", problem, FILE)])
     try:
-        return read_text(text, FILE, NOWHERE, overrides)
+        return read_text(text, FILE, NOWHERE, overrides, local=False)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         # YAML allows documents that no recipe is, such as mappings as keys, and overrides of impossible places
         raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", FILE)]) from None

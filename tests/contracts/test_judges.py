@@ -18,7 +18,7 @@ from pipelines.core.registry import JUDGES
 from pipelines.core.signals import StopSignal
 from pipelines.feedback.judges import endpoint
 from pipelines.feedback.judges.judge import Judge, JudgeBlock
-from tests.pipelines.feedback.test_local import writing_context
+from tests.pipelines.feedback.judges.test_local import writing_context
 
 
 def examples_of(name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.core.errors import DataError
 from pipelines.core.registry import SOURCES
-from pipelines.data.sources import Source
+from pipelines.data.sources import DataSource
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def source(kind: str, known: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(kind: str, known: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> DataSource:
     if kind == "hub":  # what the Hub sends is tested on the wire, in test_hub.py
         import datasets
 
@@ -46,7 +46,7 @@ def source(kind: str, known: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **keywords: rows)
         monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *arguments, **keywords: ["train"])
         monkeypatch.setattr("pipelines.data.hub.HubSource.revision", "abc123")
-    found: Source | None = SOURCES.load(kind)(known[kind], None)
+    found: DataSource | None = SOURCES.load(kind)(known[kind], None)
     assert found is not None
     return found
 
@@ -68,7 +68,7 @@ def test_it_says_where_it_looked(kind: str, known: dict[str, str]):
     assert all(isinstance(place, str) for place in places)
 
 
-def test_what_it_lists_can_be_loaded(source: Source):
+def test_what_it_lists_can_be_loaded(source: DataSource):
     assert source.splits()
     for split in source.splits():
         rows = source.load(split)
@@ -76,19 +76,21 @@ def test_what_it_lists_can_be_loaded(source: Source):
         assert "text" in rows.column_names
 
 
-def test_the_content_hash_is_the_same_each_time_and_differs_by_split(source: Source, kind: str, known: dict[str, str]):
+def test_the_content_hash_is_the_same_each_time_and_differs_by_split(
+    source: DataSource, kind: str, known: dict[str, str]
+):
     hashes = [source.content_hash(split) for split in source.splits()]
     assert len(set(hashes)) == len(hashes)
     assert hashes == [SOURCES.load(kind)(known[kind], None).content_hash(split) for split in source.splits()]
 
 
-def test_a_split_that_is_not_there_is_one_sentence_that_lists_those_that_are(source: Source):
+def test_a_split_that_is_not_there_is_one_sentence_that_lists_those_that_are(source: DataSource):
     with pytest.raises(DataError) as caught:
         source.load("trains")
     assert "has no split 'trains'. Did you mean 'train'? Splits found: train" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_it_describes_itself(source: Source):
+def test_it_describes_itself(source: DataSource):
     assert source.describe()
     assert "\n" not in source.describe()

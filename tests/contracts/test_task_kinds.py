@@ -1,4 +1,4 @@
-"""What every kind of task that a recipe may describe in place must do."""
+"""What every kind of task must do: described in a recipe, learnt, evaluated. A new kind is tested by its line in the table."""
 
 from __future__ import annotations
 
@@ -6,48 +6,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
 from pipelines.core.config import Block, flatten
-from pipelines.core.registry import METRICS, TASK_KINDS
+from pipelines.core.interfaces import HeadKind
+from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.tasks.base import HELD_OUT, Task
+from pipelines.tasks.evaluation import TaskEvaluation, evaluation_of
+from pipelines.tasks.training import TaskTraining, training_of
 
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "classification": {"columns": ("a", "b"), "label": "class", "train": "train.csv"},
-    "regression": {"columns": ("a",), "label": "score", "train": "train.csv"},
-    "seq2seq": {"source": "a", "target": "b", "train": "train.csv"},
-    "causal": {"train": "train.csv"},
-    "instruction_pairs": {"train": "train.csv"},
-    "token_classification": {"train": "train.csv"},
-    "qa": {"train": "train.csv"},
-    "multiple_choice": {"train": "train.csv"},
-    "preference": {"train": "train.csv"},
-}
-"""A new kind needs an example here: the keys that it must have."""
-MORE: dict[str, dict[str, Any]] = {
-    "causal": {"columns": {"prompt": "a", "completion": "b"}},
-    "instruction_pairs": {"columns": {"prompt": "a", "completion": "b"}},
-    "token_classification": {"train": "train.jsonl"},
-    "qa": {"train": "train.jsonl"},
-    "multiple_choice": {"train": "train.jsonl"},
-    "preference": {"columns": {"prompt": "a", "chosen": "b", "rejected": "class"}},
-}
-"""Keys that this file needs beside those."""
-LEARNT_AS = {"instruction_pairs": "seq2seq"}
-"""Kinds that are another way to write one that is learnt."""
-HEADS = {
-    "seq2seq": "seq2seq_lm",
-    "causal": "causal_lm",
-    "instruction_pairs": "seq2seq_lm",
-    "token_classification": "token_classification",
-    "qa": "question_answering",
-    "multiple_choice": "multiple_choice",
-    "preference": "reward",
-}
-"""Kinds that no sequence classification head answers."""
+ROWS = 30
 
 
 @pytest.fixture(params=list(TASK_KINDS))
@@ -56,75 +27,84 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    lines = [f"one {n},two {n},{'yes' if n % 2 else 'no'},{n}.25" for n in range(30)]
-    for name in ("train.csv", "dev.csv"):
-        (tmp_path / name).write_text("\n".join(["a,b,class,score", *lines]))
-    rows = [
-        {
-            "tokens": ["two", str(n)],
-            "tags": ["O", "B-N"],
-            "question": f"which {n}?",
-            "context": f"one {n} and two",
-            "answers": {"text": [str(n)], "answer_start": [4]},
-            "options": [str(n), "none"],
-            "answer": "AB"[n % 2],
-        }
-        for n in range(30)
-    ]
-    for name in ("train.jsonl", "dev.jsonl"):
-        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+def folder(kind: str, tmp_path: Path) -> Path:
+    _, rows = TASK_KINDS.load(kind).example()
+    many = [rows[place % len(rows)] for place in range(ROWS)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, many)))
     return tmp_path
 
 
-def dev(kind: str) -> str:
-    """The validation file of the kind's example."""
-    return str({**EXAMPLES[kind], **MORE.get(kind, {})}["train"]).replace("train", "dev")
-
-
 def block(kind: str, folder: Path, **changes: Any) -> Any:
-    data = {"kind": kind} | EXAMPLES[kind] | MORE.get(kind, {}) | changes
-    return TASK_KINDS.load(kind).model_validate(data, context={"folder": folder})
+    keys, _ = TASK_KINDS.load(kind).example()
+    data = {"kind": kind, "train": "train.jsonl"} | keys | changes
+    return TASK_KINDS.load(kind).model_validate(
+        {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()},
+        context={"folder": folder},
+    )
 
 
-def test_it_makes_a_task_with_rows_a_head_and_known_metrics(kind: str, folder: Path):
-    task = block(kind, folder, validation=dev(kind)).task("my-stage")
+def learnt_as(kind: str) -> str:
+    return TASK_KINDS.load(kind).read_as or kind
+
+
+def test_it_makes_a_task_with_rows_its_head_and_known_metrics(kind: str, folder: Path):
+    task = block(kind, folder, validation="dev.jsonl").task("my-stage")
     assert isinstance(task, Task)
-    assert (task.name, task.kind) == ("my-stage", LEARNT_AS.get(kind, kind))
+    assert (task.name, task.kind) == ("my-stage", learnt_as(kind))
     assert set(task.metrics) <= set(METRICS)
-    assert len(task.rows("train")) == len(task.rows("validation")) == 30
-    assert len(task.rows("train").labels or ()) == 30
-    assert task.head.kind == HEADS.get(kind, "sequence_classification")
+    assert len(task.rows("train")) == len(task.rows("validation")) == ROWS
+    assert len(task.rows("train").labels or ()) == ROWS
+    assert task.head.kind == TASK_KINDS.load(kind).head_kind
     assert set(task.content()) == {"train", "validation"}
 
 
 def test_without_validation_rows_some_are_held_out(kind: str, folder: Path):
     task = block(kind, folder).task("my-stage")
     assert HELD_OUT in task.splits
-    assert len(task.rows("train")) + len(task.rows(HELD_OUT)) == 30
+    assert len(task.rows("train")) + len(task.rows(HELD_OUT)) == ROWS
 
 
 def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):
-    made = block(kind, folder, validation=dev(kind))
+    made = block(kind, folder, validation="dev.jsonl")
     assert isinstance(made, Block)
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in made.plain().items()}
     assert type(made).model_validate(plain, context={"folder": Path("/")}) == made
 
 
-def test_what_is_missing_or_unknown_is_a_mistake_at_its_key(kind: str, folder: Path):
+def test_what_is_missing_or_unknown_is_an_issue_at_its_key(kind: str, folder: Path):
     with pytest.raises(ValidationError) as caught:
-        TASK_KINDS.load(kind).model_validate({"kind": kind, "trian": "train.csv"}, context={"folder": folder})
+        TASK_KINDS.load(kind).model_validate({"kind": kind, "trian": "train.jsonl"}, context={"folder": folder})
     found = dict(flatten(caught.value))
     assert found.pop(("trian",)).startswith("unknown key 'trian'. Did you mean 'train'?")
-    assert found == {(key,): "is missing" for key in EXAMPLES[kind]}
+    needed = {name for name, field in TASK_KINDS.load(kind).model_fields.items() if field.is_required()} - {"kind"}
+    assert found == {(key,): "is missing" for key in needed}
+    assert needed == {"train", *TASK_KINDS.load(kind).example()[0]}
 
 
 def test_every_key_is_explained(kind: str):
     assert all(field.description for name, field in TASK_KINDS.load(kind).model_fields.items() if name != "kind")
 
 
-def test_it_is_checked_without_any_heavy_library(kind: str):
+def test_it_is_learnt_and_evaluated_with_a_known_head(kind: str):
+    assert TASK_KINDS.load(kind).head_kind in get_args(HeadKind)
+    training, evaluation = training_of(learnt_as(kind)), evaluation_of(learnt_as(kind))
+    assert isinstance(training, TaskTraining)
+    assert type(training).prepare is not TaskTraining.prepare
+    assert isinstance(evaluation, TaskEvaluation)
+    assert type(evaluation).ask is not TaskEvaluation.ask
+    assert type(evaluation).score is not TaskEvaluation.score
+
+
+def test_every_benchmark_is_of_a_kind_of_the_table():
+    assert {TASKS.load(name).kind for name in TASKS} <= set(TASK_KINDS)
+
+
+def test_every_kind_is_checked_without_any_heavy_library():
     heavy = ("torch", "transformers", "datasets", "numpy", "pyarrow")
-    code = f"import sys, {TASK_KINDS.module(kind)}; print([m for m in {heavy!r} if m in sys.modules])"
+    code = (
+        "import sys\nfrom pipelines.core.registry import TASK_KINDS\nimport pipelines.tasks.subject\n"
+        f"for kind in TASK_KINDS: TASK_KINDS.load(kind)\nprint([m for m in {heavy!r} if m in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -17,7 +17,7 @@ from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal
 from pipelines.studies import workers
 from pipelines.studies.workers import Ended, Slot
-from pipelines.tasks.predictions import Predicted, write_predictions
+from pipelines.tasks.predictions import ClassPredictions, write_predictions
 
 EXAMPLES = 400
 RECIPE = """\
@@ -91,7 +91,7 @@ def _score(place: Path, model: str, answered: np.ndarray) -> None:
         labels.tolist(),
         list(range(EXAMPLES)),
     )
-    write_predictions(place / "predictions.parquet", [Predicted("glue/mrpc", "validation", "", rows, logits)])
+    write_predictions(place / "predictions.parquet", [ClassPredictions("glue/mrpc", "validation", "", rows, logits)])
     (place / "metrics.json").write_text(
         json.dumps({"glue/mrpc": {"accuracy": float(answered.mean()), "f1": float(f1)}})
     )

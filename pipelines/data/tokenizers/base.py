@@ -1,6 +1,4 @@
-"""What every trained tokenizer has: special tokens, BERT's joins, how text is cut into words.
-
-What every trained tokenizer has: five special tokens, BERT's way to join texts, and a deterministic vocabulary.
+"""What every trained tokenizer has: five special tokens, BERT's way to join texts, and a deterministic vocabulary.
 
 A trainer is a block of the TOKENIZERS table with one verb, `train(texts, vocab_size, extra=())`. Its result is an
 ordinary transformers tokenizer: saved with `save_pretrained`, loaded by `AutoTokenizer`. The same texts in the same
@@ -10,11 +8,9 @@ order give the same vocabulary, byte for byte, on every run.
 with the tokenizer knows where to stop. Further special tokens (`extra`), such as the sentinels of span corruption,
 come last: the ids before them are those of the same tokenizer with a smaller vocabulary.
 
-How text is cut into words for vocabularies of characters: the space before a word is the word's own first letter.
-
-Kudo and Richardson 2018, "SentencePiece", section 3.1, arxiv.org/abs/1808.06226: the space becomes `▁` (U+2581), so
-that joining the pieces gives the text back. Punctuation and line breaks are words of their own, and no piece crosses
-them.
+Vocabularies of characters cut text into words so that the space before a word is the word's own first letter. Kudo and
+Richardson 2018, "SentencePiece", section 3.1, arxiv.org/abs/1808.06226: the space becomes `▁` (U+2581), so that
+joining the pieces gives the text back. Punctuation and line breaks are words of their own, and no piece crosses them.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
 """BPE on letters and on bytes: the most frequent neighbours become one piece, again and again.
 
-BPE: words are spelled with letters, and the most frequent neighbours become one piece, again and again.
-
 Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", section 3.2, algorithm 1,
-arxiv.org/abs/1508.07909. Where the paper marks the end of a word, `▁` marks its beginning here, as in SentencePiece
-(see `word_splitting`), so that the text comes back with its spaces. Letters that were not kept become [UNK]; byte-level
-BPE (`byte_bpe`) knows every text.
+arxiv.org/abs/1508.07909.
 
-The trainer of `tokenizers` drops rare letters in the order of a hash table when it is told how many to keep. Here the
-letters are chosen and numbered before training starts, so nothing is left to chance.
+`BPE` spells words with letters. Where the paper marks the end of a word, `▁` marks its beginning here, as in
+SentencePiece, so that the text comes back with its spaces. Letters that were not kept become [UNK]. The trainer of
+`tokenizers` drops rare letters in the order of a hash table when it is told how many to keep. Here the letters are
+chosen and numbered before training starts, so nothing is left to chance.
 
-Byte-level BPE: any text can be written and comes back to the byte, because the alphabet is the 256 bytes.
-
-Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", section 3.2,
-arxiv.org/abs/1508.07909; on bytes and with the word splitting of GPT-2 (Radford et al. 2019, section 2.2).
-The special tokens are wired for encoders, as in BERT.
+`ByteBPE` can write any text, and every text comes back to the byte, because its alphabet is the 256 bytes; words are
+split as GPT-2 does (Radford et al. 2019, section 2.2). The special tokens are wired for encoders, as in BERT.
 """
 
 from __future__ import annotations

@@ -1,23 +1,17 @@
-"""Unigram: each piece has a probability, and a word is cut into the most probable pieces.
+"""Unigram: each piece has a probability of its own, and a word is cut into the most probable pieces.
 
-Learning a Unigram vocabulary: many candidates, their probabilities by EM, and the least useful dropped round by round.
-
-Kudo 2018, "Subword Regularization", section 3.2, arxiv.org/abs/1804.10959, with the choices of its implementation
+Kudo 2018, "Subword Regularization", section 3.2, arxiv.org/abs/1804.10959; words are cut and spelled as in
+SentencePiece, and letters that were not kept become [UNK]. The vocabulary is learnt from many candidates: their
+probabilities by EM, and the least useful dropped round by round, with the choices of the reference implementation
 (github.com/google/sentencepiece, unigram_model_trainer.cc): probabilities through the digamma function, candidates
 expected less than half a time dropped, and the loss of a piece estimated from its second best spelling.
 
-All words lie one after another in one array of letters. An edge is a place where a candidate stands in a word: its
-first letter, the letter after its last, and its number. Sums over the ways to spell a word run along the letters, for
-all words at once: step k reaches the k-th letter of every word that has one.
-
-Unigram: each piece has a probability of its own, and a word is cut into the most probable pieces.
-
-Kudo 2018, "Subword Regularization", section 3.2, arxiv.org/abs/1804.10959; words are cut and spelled as in
-SentencePiece (see `word_splitting`). Letters that were not kept become [UNK].
-
 The trainer of `tokenizers` walks through the words in the order of a hash table and adds up probabilities in as many
-parts as there are threads: two runs give two orders of the pieces and two sets of scores. Here the pieces are learnt by
-`unigram_learning`, which works on sorted arrays, so nothing is left to chance.
+parts as there are threads: two runs give two orders of the pieces and two sets of scores. Here the pieces are learnt
+on sorted arrays, so nothing is left to chance. All words lie one after another in one array of letters. An edge is a
+place where a candidate stands in a word: its first letter, the letter after its last, and its number. Sums over the
+ways to spell a word run along the letters, for all words at once: step k reaches the k-th letter of every word that
+has one.
 """
 
 from __future__ import annotations

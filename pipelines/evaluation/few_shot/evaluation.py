@@ -42,6 +42,7 @@ from pipelines.evaluation.few_shot.scores import (
     score_options,
     spread,
 )
+from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.few_shot.writing import settings_of, write
 from pipelines.evaluation.report import Report, no_better_than_majority
 from pipelines.metrics.base import counted_metric, signatures
@@ -108,8 +109,9 @@ class FewShotBenchmark:
     prompt: PromptTemplate
 
     @property
-    def settings(self) -> Any:
+    def settings(self) -> FewShot:
         """The stage's `few_shot`."""
+        assert self.stage.few_shot is not None
         return self.stage.few_shot
 
     @cached_property
@@ -124,7 +126,7 @@ class FewShotBenchmark:
         return questions_of(task, self.prompt, "train")
 
     @property
-    def train_rows(self) -> Any:
+    def train_rows(self) -> Rows | None:
         """The same as rows, for guessers."""
         return None if self.train is None else self.train.rows
 
@@ -220,7 +222,7 @@ class FewShotBenchmark:
         split: str,
         questions: FewShotQuestions,
         prompts: Sequence[Sequence[AskedPrompt]],
-        rows: Any,
+        rows: list[list[list[int]]],
     ) -> RankedAnswers:
         """The likelihood of every possible answer, all in one go."""
         settings, flat = self.settings, [each for draw in prompts for each in draw]
@@ -286,7 +288,7 @@ class FewShotBenchmark:
         split: str,
         questions: FewShotQuestions,
         prompts: Sequence[Sequence[AskedPrompt]],
-        rows: Any,
+        rows: list[list[list[int]]],
     ) -> WrittenAnswers:
         """The answers that are written, and what they are worth."""
         generation = settings_of(self.stage.generation)

@@ -6,9 +6,9 @@ Questions for Few Shot Text Classification and Natural Language Inference", sect
 the pair of a template and its words a pattern and a verbalizer.
 
 Default prompts: of GLUE the wording of the lm-evaluation-harness, so that scores compare
-(github.com/EleutherAI/lm-evaluation-harness, v0.4, `lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al. 2020,
-"Language Models are Few-Shot Learners", appendix G, arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al. 2021,
-"Calibrate Before Use", appendix E, arxiv.org/abs/2102.09690.
+(github.com/EleutherAI/lm-evaluation-harness, v0.4, `lm_eval/tasks/glue`), STS-B ours. SQuAD and RACE: Brown et al.
+2020, "Language Models are Few-Shot Learners", appendix G, arxiv.org/abs/2005.14165. TREC and AG's news: Zhao et al.
+2021, "Calibrate Before Use", appendix E, arxiv.org/abs/2102.09690.
 """
 
 from __future__ import annotations
@@ -170,11 +170,11 @@ _TREC = (
     "Entity, or Abbreviation.\n\n"
 )
 _FINE = (
-    "abbreviation", "expression abbreviated", "definition", "description", "manner", "reason", "animal", "organ of the body", "color",
-    "creative work", "currency", "disease or medicine", "event", "food", "musical instrument", "language", "letter",
-    "other entity", "plant", "product", "religion", "sport", "substance", "symbol",
-    "technique", "equivalent term", "vehicle", "word", "description of a person", "group", "individual", "title", "city",
-    "country", "mountain", "other location", "state", "code", "count", "date", "distance", "money",
+    "abbreviation", "expression abbreviated", "definition", "description", "manner", "reason", "animal",
+    "organ of the body", "color", "creative work", "currency", "disease or medicine", "event", "food", "musical instrument",
+    "language", "letter", "other entity", "plant", "product", "religion", "sport", "substance", "symbol",
+    "technique", "equivalent term", "vehicle", "word", "description of a person", "group", "individual", "title",
+    "city", "country", "mountain", "other location", "state", "code", "count", "date", "distance", "money",
     "order", "other number", "percentage", "period", "speed", "temperature", "size", "weight",
 )  # fmt: skip
 
@@ -245,7 +245,9 @@ PROMPTS: dict[str, PromptTemplate] = {
             "answer_context": "Sentiment:",
         },
         "ag_news": {
-            "description": "Classify the news articles into the categories of World, Sports, Business, and Technology.\n\n",
+            "description": (
+                "Classify the news articles into the categories of World, Sports, Business, and Technology.\n\n"
+            ),
             "text": "Article: {text}\nAnswer:",
             "answers": ("World", "Sports", "Business", "Technology"),
         },

@@ -58,7 +58,7 @@ def score_options(names: Sequence[str], metrics: Sequence[str], classes: int | N
     """
     others = [load_metric(name) for name in metrics if name != "accuracy"] if classes else []
 
-    def of(weighed: Any, labels: Any) -> dict[str, float]:
+    def of(weighed: NDArray[np.generic], labels: NDArray[np.generic]) -> dict[str, float]:
         chosen = np.asarray(weighed).argmax(axis=-1)  # (questions, draws, ways)
         right = chosen == np.asarray(labels)[:, None, None]
         scores = {name: float(right[:, :, at].mean()) for at, name in enumerate(names)}
@@ -74,7 +74,7 @@ def score_numbers(metrics: Sequence[str]) -> Score:
     """Scores of numbers (questions, draws), as means over the draws."""
     loaded = [load_metric(name) for name in metrics]
 
-    def of(numbers: Any, labels: Any) -> dict[str, float]:
+    def of(numbers: NDArray[np.generic], labels: NDArray[np.generic]) -> dict[str, float]:
         scores: dict[str, float] = {}
         for metric in loaded:
             draws = [metric.compute(numbers[:, draw], labels) for draw in range(numbers.shape[1])]
@@ -96,7 +96,7 @@ def score_texts(metrics: Sequence[str], counted: Mapping[str, NDArray[Any]]) -> 
     What is scored are numbers of questions (n,), so that a resample is a choice of them.
     """
 
-    def of(chosen: Any, labels: Any) -> dict[str, float]:
+    def of(chosen: NDArray[np.generic], labels: NDArray[np.generic]) -> dict[str, float]:
         scores: dict[str, float] = {}
         for metric in metrics:
             sums = counted[metric][np.asarray(chosen)].sum(axis=0)  # (draws, …)
@@ -258,7 +258,7 @@ class WrittenAnswers(FewShotAnswers):
         )
 
 
-def _share(right: Any, labels: Any) -> dict[str, float]:
+def _share(right: NDArray[np.generic], labels: NDArray[np.generic]) -> dict[str, float]:
     return {"acc": float(np.asarray(right).mean())}
 
 

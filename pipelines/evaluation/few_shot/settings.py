@@ -170,9 +170,16 @@ def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
             found.append(FewShotTask(name, described[name].task, name))
+        elif name in stage.tasks:
+            found.append(FewShotTask(name, stage.tasks[name], None))
         elif name in TASKS:
             found.append(FewShotTask(name, name, None))
     return found
+
+
+def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
+    """The kinds of the tasks that are asked."""
+    return set() if stage.few_shot is None else {each.open_task().kind for each in subjects(recipe, stage)}
 
 
 def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
@@ -191,7 +198,7 @@ def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
     return found
 
 
-def _score_names(settings: Any, task: Any) -> tuple[str, ...]:
+def _score_names(settings: FewShot, task: Any) -> tuple[str, ...]:
     own = score_names(task.metrics)
     if task.kind not in OPTIONS or task.kind == "regression":
         return own
@@ -324,7 +331,7 @@ def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | Non
         )
 
 
-def writes(settings: Any, kind: str) -> bool:
+def writes(settings: FewShot, kind: str) -> bool:
     """Whether the answer to a task of this kind is written, not chosen."""
     return settings.answer == "generation" or kind not in OPTIONS
 

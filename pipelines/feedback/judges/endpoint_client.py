@@ -175,7 +175,10 @@ class Client:
     """Keys of a request that this server does not take."""
 
     def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
-        """The answers to request bodies, in their order; equal ones are asked once. Raises Gone, StopAsked, StageError."""
+        """The answers to request bodies, in their order; equal ones are asked once.
+
+        Raises Gone, StopAsked, StageError.
+        """
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, Any]] = {}
         for name, question in zip(names, questions, strict=True):

@@ -16,9 +16,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+FOLDER = Path(__file__).parents[1] / "templates"
 TEMPLATES = ("compare", "rate", "critique", "revise")
 PRINCIPLE = (
     "You judge texts that a language model has written. A good completion goes on from its prompt, is helpful, "
@@ -26,7 +27,8 @@ PRINCIPLE = (
 )
 """What is judged by where the recipe says nothing."""
 MARKUP = re.compile(
-    r"<\|[^<>|\n]{1,40}\|>|</?s>|<</?SYS>>|\[/?INST\]|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<[｜][^<>\n]{1,40}[｜]>"
+    r"<\|[^<>|\n]{1,40}\|>|</?s>|<</?SYS>>|\[/?INST\]"
+    r"|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<[｜][^<>\n]{1,40}[｜]>"
 )
 """Tokens of known chat templates that begin or end a turn."""
 
@@ -54,11 +56,11 @@ def mark_of(*texts: str) -> str:
 
 @cache
 def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # plain text: nothing to escape; what is put in is a value, never a template
     return Environment(
-        loader=PackageLoader("pipelines.feedback"),
+        loader=FileSystemLoader(FOLDER),
         autoescape=False,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -107,8 +109,7 @@ def revision(prompt: str, completion: str, critique: str, request: str) -> str:
 
 def content() -> str:
     """A hash of every template: what was asked with others is asked anew."""
-    folder = files("pipelines.feedback") / "templates"
-    texts = [(folder / f"{name}.txt.jinja").read_text(encoding="utf-8") for name in TEMPLATES]
+    texts = [(FOLDER / f"{name}.txt.jinja").read_text(encoding="utf-8") for name in TEMPLATES]
     return hashlib.sha256("\x1f".join([*texts, PRINCIPLE]).encode()).hexdigest()
 
 

@@ -1,49 +1,36 @@
 """Evaluating a decoder on answers: how likely it finds the right ones, and what it writes itself.
 
-How likely a decoder finds the right answers, given what is asked.
-
 The bits of an answer include those of the end of the text behind it: they are what it costs to say it, and that it is
 over. Over its bytes they compare whatever the tokenizer; over its tokens, as perplexity, they are what training
 minimises.
-
-What a decoder said about a split: how likely it finds the right answers, and the answers that it writes.
-
-Asking a decoder to go on: how likely it finds the right answers, and what it writes itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
-from pipelines.data.completions import Together, encode_completions, padding_token
+from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
 from pipelines.metrics.perplexity import Tally, likelihood
 from pipelines.metrics.statistics import corpus_intervals
 from pipelines.models.predict import Running, answers
 from pipelines.tasks.evaluation import (
-    BenchmarkChoice,
     EvaluationRequest,
-    EvaluationSettings,
     Predictions,
     TaskEvaluation,
 )
 from pipelines.tasks.predictions import SplitPredictions, constant_text
 from pipelines.tasks.scoring import score_texts
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
@@ -58,7 +45,7 @@ def likelihoods(
     import torch
 
     examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
-    together = Together(padding_token(tokenizer))
+    together = CompletionCollator(padding_token(tokenizer))
     lengths = examples.lengths.tolist()
     fitting = MOST_LOGITS // (max(lengths, default=1) * model.config.get_text_config().vocab_size)
     running["batch_size"] = max(1, min(running.get("batch_size", 32), fitting))
@@ -79,7 +66,7 @@ def likelihoods(
 
 
 @dataclass(frozen=True)
-class Continued:
+class ScoredCompletions:
     """What is scored of a split."""
 
     texts: NDArray[Any] | None
@@ -89,16 +76,16 @@ class Continued:
 
 
 @dataclass(frozen=True)
-class Completed(SplitPredictions):
+class CompletionPredictions(SplitPredictions):
     """Answers in words, and the likelihood of the right ones."""
 
     texts: NDArray[Any] | None
     tally: Tally
 
     @property
-    def said(self) -> Continued:
+    def said(self) -> ScoredCompletions:
         """Texts and likelihood."""
-        return Continued(self.texts, self.tally)
+        return ScoredCompletions(self.texts, self.tally)
 
     @property
     def labels(self) -> NDArray[Any]:
@@ -143,11 +130,11 @@ def score_completions(task: Task) -> Score:
 
 
 def _score(task: Task, said: Any, references: Any) -> dict[str, float]:
-    texts = said.texts if isinstance(said, Continued) else said
+    texts = said.texts if isinstance(said, ScoredCompletions) else said
     scores: dict[str, float] = {}
     if texts is not None and task.metrics:
         scores |= score_texts(task)(graded(task, texts), graded(task, references))
-    return scores | (said.tally.figures(likelihood) if isinstance(said, Continued) else {})
+    return scores | (said.tally.figures(likelihood) if isinstance(said, ScoredCompletions) else {})
 
 
 def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
@@ -159,37 +146,32 @@ def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
     return np.asarray(found, dtype=object)
 
 
-class Continuations(TaskEvaluation):
+class CausalEvaluation(TaskEvaluation):
     """Perplexity and bits per byte of the answers, and a written answer to each prompt where the rows have prompts."""
 
-    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        if stage.generation.model_fields_set & {"iterations", "length_beam"}:
-            yield (
-                ("generation",),
-                "sets iterations or length_beam, which are for mask-predict; a decoder writes one token after another",
-            )
-
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import continue_prompts, how
 
-        template = template_of(asked)
-        tokenizer = asked.tokenizer if asked.choice.model == START else asked.context.open_tokenizer(asked.choice.model)
-        length, name = asked.length(), asked.choice.name
-        settings = how(asked.model, tokenizer, asked.stage.generation)
+        template = template_of(request)
+        tokenizer = (
+            request.tokenizer if request.choice.model == START else request.context.open_tokenizer(request.choice.model)
+        )
+        length, name = request.length(), request.choice.name
+        settings = how(request.model, tokenizer, request.stage.generation)
         said, called = [], None
-        for suffix, split, rows in asked.splits():
+        for suffix, split, rows in request.splits():
             given: Any = rows
             dialogues = [each.in_turns() for each in given.dialogues] if template else list(given.dialogues)
             if any(each.templated for each in dialogues):
                 called = chat_templates.adopt(tokenizer, template)
-            tally = likelihoods(asked.model, tokenizer, dialogues, length, **asked.running(split))
+            tally = likelihoods(request.model, tokenizer, dialogues, length, **request.running(split))
             asks = all(len(each.messages) > 1 for each in dialogues)
             texts = (
-                continue_prompts(asked.model, tokenizer, dialogues, settings, **asked.running(f"{split}, writing"))
+                continue_prompts(request.model, tokenizer, dialogues, settings, **request.running(f"{split}, writing"))
                 if asks
                 else None
             )
-            said.append(Completed(name, split, suffix, rows, texts, tally))
+            said.append(CompletionPredictions(name, split, suffix, rows, texts, tally))
         details = {"chat_template": called, "train_on": "completions"}
         return Predictions(
             said,
@@ -203,12 +185,12 @@ class Continuations(TaskEvaluation):
         return score_completions(task)
 
 
-def template_of(asked: EvaluationRequest) -> str | None:
+def template_of(request: EvaluationRequest) -> str | None:
     """The chat template that the stage names, else that of the stage that trained the model; None leaves it to the
     tokenizer."""
-    return asked.stage.chat_template or getattr(trainer_of(asked), "chat_template", None)
+    return request.stage.chat_template or getattr(trainer_of(request), "chat_template", None)
 
 
-def trainer_of(asked: EvaluationRequest) -> Any:
+def trainer_of(request: EvaluationRequest) -> Any:
     """What the model learnt, as its stage says it; None for a model that was trained on no task."""
-    return trained_by(asked.context.recipe.stages).get(asked.choice.model)
+    return trained_by(request.context.recipe.stages).get(request.choice.model)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.model_types import sees_ahead, takes_masks
+from pipelines.tasks.base import TaskExample, TaskKind
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.core.registry import nearest
 from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
@@ -42,9 +56,15 @@ def _pattern(value: str) -> str:
     return value
 
 
-class Causal(Block):
+VIRTUAL = ("prefix", "prompt", "p_tuning")
+"""Tuners that put tokens or keys before the text, for which a ready mask has no place."""
+
+
+class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
+    head_kind: ClassVar[HeadKind] = "causal_lm"
+    smooths_labels: ClassVar[bool] = True
     kind: Literal["causal"]
     format: FormatName | None = None
     """How rows are written: `messages`, `sharegpt`, `alpaca`, `prompt_completion` or `text`. Default: told by the
@@ -99,6 +119,59 @@ class Causal(Block):
             names=dict(self.columns),
             answer_pattern=self.answer_pattern,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [{"prompt": f"Which is number {n}?", "completion": f"It is {n}."} for n in range(10)]
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        task: Any = subject.resolved(name)
+        if subject.auxiliary_lm is not None:
+            yield (
+                ("auxiliary_lm",),
+                "is for tasks with one answer a text, but here the answers are words already; leave it out",
+            )
+        if subject.chat_template is not None and task.format == "text":
+            yield ("chat_template",), "joins messages, but the task's format is text, which has none; leave it out"
+        tuner = getattr(subject, "tuner", None)
+        if subject.packing and tuner is not None and tuner.name in VIRTUAL:
+            yield (
+                ("packing",),
+                f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place "
+                "in; leave it out",
+            )
+        shape = recipe.model.architecture
+        if shape is None:
+            return
+        words = architecture_fields.resolve(shape)
+        if (why := unfit(words, architecture_fields.heads(shape))) is not None:
+            yield ("task",), why
+        elif subject.packing and (why := takes_masks(words)) is not None:
+            yield ("packing",), why
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        causal: Any = task
+        return (
+            causal.format or "told by the columns",
+            *(f"{role}={column}" for role, column in sorted(causal.names.items())),
+        )
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """Every message of every dialogue."""
+        return (str(message["content"]) for each in rows.dialogues for message in each.messages)
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        if stage.generation.model_fields_set & {"iterations", "length_beam"}:
+            yield (
+                ("generation",),
+                "sets iterations or length_beam, which are for mask-predict; a decoder writes one token after another",
+            )
 
 
 @dataclass(frozen=True)
@@ -202,3 +275,14 @@ def _rows(data: Dataset, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """The cells of every row, by the format's names."""
     cells = [data[column][:] for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def unfit(words: Any, heads: Iterable[str]) -> str | None:
+    """Why a model of this resolved architecture cannot continue texts, as a sentence without its subject."""
+    if "causal_lm" not in heads and "seq2seq_lm" in heads:
+        return (
+            "is of the kind causal, which decoders learn; an encoder-decoder learns the same rows as pairs: "
+            "{kind: instruction_pairs, train: …}"
+        )
+    why = sees_ahead(words)
+    return None if why is None else f"is of the kind causal, which {why}"

@@ -1,44 +1,35 @@
 """Learning to answer: prompts and their completions, several in one block where they are packed.
 
-Several dialogues in one block, none of which sees another.
-
 Blocks are filled by best fit: the longest first, each into the fullest block that has room for it (Ding et al. 2024,
-"Fewer Truncations Improve Language Modeling", section 3.2, arxiv.org/abs/2404.10830). No dialogue is cut for it.
-
-Batches of packed dialogues: positions start again with each, and the mask lets none see another.
-
-Learning to answer: prompts and completions, instructions and dialogues, for tasks of the kind `causal`.
+"Fewer Truncations Improve Language Modeling", section 3.2, arxiv.org/abs/2404.10830). No dialogue is cut for it, and
+none sees another: positions start again with each, and the mask keeps them apart.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core import architecture_fields
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import HeadKind
+from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
-from pipelines.data.completions import IGNORED, Completions
-from pipelines.objectives.attention_masks import additive, earlier, restarted, sees_ahead, takes_masks
-from pipelines.tasks import training
+from pipelines.data.completions import IGNORED, Completions, stops_of
+from pipelines.objectives.attention_masks import additive, earlier, restarted
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -135,56 +126,13 @@ class Packed:
         )
 
 
-VIRTUAL = ("prefix", "prompt", "p_tuning")
-"""Tuners that put tokens or keys before the text, for which a ready mask has no place."""
-
-
-class Completing(TaskTraining):
+class CausalTraining(TaskTraining):
     """Cross-entropy of the answers' tokens, the prompts' left out unless `train_on: all`."""
-
-    head_kind: ClassVar[HeadKind] = "causal_lm"
-    smoothed: ClassVar[tuple[str, ...]] = ("causal",)
-
-    def columns(self, task: Task) -> tuple[str, ...]:
-        causal: Any = task
-        return (
-            causal.format or "told by the columns",
-            *(f"{role}={column}" for role, column in sorted(causal.names.items())),
-        )
-
-    def texts(self, rows: Any) -> Iterator[str]:
-        """Every message of every dialogue."""
-        return (str(message["content"]) for each in rows.dialogues for message in each.messages)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from training.useless_pair_keys(subject, name)
-        task: Any = subject.resolved(name)
-        if subject.auxiliary_lm is not None:
-            yield (
-                ("auxiliary_lm",),
-                "is for tasks with one answer a text, but here the answers are words already; leave it out",
-            )
-        if subject.chat_template is not None and task.format == "text":
-            yield ("chat_template",), "joins messages, but the task's format is text, which has none; leave it out"
-        tuner = getattr(subject, "tuner", None)
-        if subject.packing and tuner is not None and tuner.name in VIRTUAL:
-            yield (
-                ("packing",),
-                f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place in; leave it out",
-            )
-        shape = recipe.model.architecture
-        if shape is None:
-            return
-        words = architecture_fields.resolve(shape)
-        if (why := unfit(words, architecture_fields.heads(shape))) is not None:
-            yield ("task",), why
-        elif subject.packing and (why := takes_masks(words)) is not None:
-            yield ("packing",), why
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
     ) -> PreparedTask:
-        from pipelines.data.completions import Together, encode_completions, padding_token
+        from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
         from pipelines.tasks.first_batch import examined, tell
 
         words = {"model_type": model.config.model_type, **model.config.to_dict()}
@@ -204,18 +152,7 @@ class Completing(TaskTraining):
         loss = partial(completion_loss, smoothing=subject.label_smoothing_factor)
         if subject.packing:
             return PreparedTask(pack_completions(examples, limit), Packed(pad), loss)
-        return PreparedTask(examples, Together(pad), loss)
-
-
-def unfit(words: Any, heads: Iterable[str]) -> str | None:
-    """Why a model of this resolved architecture cannot continue texts, as a sentence without its subject."""
-    if "causal_lm" not in heads and "seq2seq_lm" in heads:
-        return (
-            "is of the kind causal, which decoders learn; an encoder-decoder learns the same rows as pairs: "
-            "{kind: instruction_pairs, train: …}"
-        )
-    why = sees_ahead(words)
-    return None if why is None else f"is of the kind causal, which {why}"
+        return PreparedTask(examples, CompletionCollator(pad), loss)
 
 
 def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
@@ -227,12 +164,6 @@ def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.
     labels = inputs.pop("labels")  # (batch, length)
     outputs, logits = logits_of(model, inputs, labels != IGNORED)
     return cross_entropy(logits, labels[labels != IGNORED], smoothing), outputs
-
-
-def stops_of(model: Any) -> tuple[int, ...]:
-    """The tokens at which the model's own generation ends."""
-    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
 
 
 def inherited_template(context: Context) -> str | None:

@@ -1,32 +1,29 @@
-"""Evaluating classification and regression: a row of logits, or a number, for each text."""
+"""Evaluating classification: a row of logits for each text, brought into the task's order of classes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.models.predict import predict
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
+from pipelines.tasks.predictions import ClassPredictions
+from pipelines.tasks.scoring import score_decisions
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
 
 
-class Classes(TaskEvaluation):
-    """One row of logits a text, brought into the task's order of classes."""
+class ClassificationEvaluation(TaskEvaluation):
+    """One row of logits a text."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
-        from pipelines.models.predict import predict
-        from pipelines.tasks.predictions import Predicted
-
-        name = asked.choice.name
-        order = columns(asked.task.head.labels, asked.model.config, name, asked.choice.model)
-        length = asked.length()
+    def ask(self, request: EvaluationRequest) -> Predictions:
+        name, length = request.choice.name, request.length()
+        order = columns(request.task.head.labels, request.model.config, name, request.choice.model)
         predicted = []
-        for suffix, split, rows in asked.splits():
-            logits = predict(asked.model, asked.tokenizer, rows, length, **asked.running(split))
-            predicted.append(Predicted(name, split, suffix, rows, logits if order is None else logits[:, order]))
+        for suffix, split, rows in request.splits():
+            logits = predict(request.model, request.tokenizer, rows, length, **request.running(split))
+            predicted.append(ClassPredictions(name, split, suffix, rows, logits if order is None else logits[:, order]))
         return Predictions(predicted, length, order)
 
     def score(self, task: Task) -> Score:
-        from pipelines.tasks.scoring import score_decisions
-
         return score_decisions(task)

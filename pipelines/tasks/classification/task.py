@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import HeadKind
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import auxiliary_lm_issues
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, check_columns_differ, class_name, inline_places
-
-Column = Annotated[str, Field(min_length=1)]
+from pipelines.tasks.base import Column, Task, check_columns_differ, class_names, inline_places
 
 
-def class_names(value: Any) -> Any:
-    """Class names may be written as numbers or truth values, as they stand in the data."""
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)
-
-
-class Classification(Block):
+class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
+    head_kind: ClassVar[HeadKind] = "sequence_classification"
+    smooths_labels: ClassVar[bool] = True
+    finds_labels: ClassVar[bool] = True
     kind: Literal["classification"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
     """The column of the text, or the two columns of a pair."""
@@ -59,3 +65,12 @@ class Classification(Block):
             metrics=("accuracy", "f1"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"text": f"sentence {n}", "class": "yes" if n % 2 else "no"} for n in range(10)]
+        return {"columns": ["text"], "label": "class"}, rows
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from auxiliary_lm_issues(subject, recipe)

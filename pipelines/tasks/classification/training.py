@@ -1,73 +1,67 @@
-"""Learning classes and numbers: a head on the whole text, or on a pair of texts."""
+"""Learning classes: a head on the whole text, or on a pair of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from pipelines.core import architecture_fields
-from pipelines.core.config import ConfigIssue
+import torch
+
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import HeadKind
-from pipelines.tasks import auxiliary_lm, training
-from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
+from pipelines.data.encoding import collate, encode
+from pipelines.objectives.losses import classification_loss
+from pipelines.tasks import auxiliary_lm
+from pipelines.tasks.scoring import score
+from pipelines.tasks.subject import wrong_count
+from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
-class Classifying(TaskTraining):
-    """Cross-entropy over classes, squared error for numbers, and GPT's auxiliary loss beside them on demand."""
-
-    head_kind: ClassVar[HeadKind] = "sequence_classification"
-    smoothed: ClassVar[tuple[str, ...]] = ("classification",)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        shape = recipe.model.architecture
-        if (
-            subject.auxiliary_lm is not None
-            and shape
-            and (sentence := auxiliary_lm.misfit(architecture_fields.resolve(shape)))
-        ):
-            yield ("auxiliary_lm",), sentence
-        yield from training.useless_pair_keys(subject, name)
+class ClassificationTraining(TaskTraining):
+    """Cross-entropy over classes, and GPT's auxiliary loss beside it on demand."""
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
     ) -> PreparedTask:
-        from pipelines.data.encoding import collate, encode
-        from pipelines.models.log_probabilities import IGNORED
-        from pipelines.objectives.losses import classification_loss, regression_loss
-        from pipelines.tasks.scoring import score
-
         rows = training_rows(subject, task)
-        if not task.head.labels and any(label == IGNORED for label in rows.labels or ()):
-            raise DataError(
-                f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels"
-            )
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
         examples = encode(tokenizer, rows, limit)
         tell_truncated(
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )
-        together: Any = partial(collate, tokenizer)
-        loss: Any = regression_loss
-        if task.head.labels:
-            weights = training.class_weights(subject, task, rows.labels or ())
-            loss = partial(classification_loss, smoothing=subject.label_smoothing_factor, weights=weights)
-        if subject.auxiliary_lm is None:
-            return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])
-        auxiliary_lm.attach(model, context.open_model)
-        return PreparedTask(
-            examples,
-            auxiliary_lm.with_next_tokens(together),
-            auxiliary_lm.with_language_loss(loss),
-            {"labels": 1.0, "lm_labels": subject.auxiliary_lm},
-            score=score(task),
-            metric=task.metrics[0],
-            finish=auxiliary_lm.detach,
+        weights = class_weights(subject, task, rows.labels or ())
+        loss = partial(classification_loss, smoothing=subject.label_smoothing_factor, weights=weights)
+        return auxiliary_lm.prepared(
+            subject, context, model, examples, partial(collate, tokenizer), loss, score(task), task.metrics[0]
         )
+
+
+def class_weights(subject: Subject, task: Task, labels: Sequence[Any]) -> Tensor | None:
+    """Weights (classes,) by which the loss of each class is multiplied, as a tensor; None where all count the same.
+
+    `balanced` is n / (classes · n_class), scikit-learn's formula. Any weights are scaled so that their mean over the
+    training rows is 1: the loss of a whole epoch is then torch's weighted mean, and the learning rate keeps its
+    meaning. A batch is divided by its number of examples, not by its own sum of weights, which would make what an
+    example counts depend on the others in its batch. Raises DataError for weights that do not fit the classes.
+    """
+    if subject.class_weights is None:
+        return None
+    names = task.head.labels
+    counts = torch.bincount(torch.tensor(list(labels)), minlength=len(names)).double()
+    if subject.class_weights == "balanced":
+        weights = torch.where(counts > 0, counts.sum() / ((counts > 0).sum() * counts.clamp(min=1)), 1.0)
+    elif len(subject.class_weights) != len(names):
+        raise DataError(f"task '{task.name}': class_weights {wrong_count(subject.class_weights, names)}")
+    else:
+        weights = torch.tensor(subject.class_weights, dtype=torch.double)
+    mean = (weights * counts).sum() / counts.sum()
+    if mean == 0:
+        raise DataError(f"task '{task.name}': class_weights are 0 for every class that the training rows have")
+    return (weights / mean).float()

@@ -1,47 +1,31 @@
 """Evaluating extractive question answering: from the logits of windows to the best spans, and their scores.
 
-From the logits of windows to an answer: the n best spans of all windows of a context.
-
 The algorithm is that of BERT's `run_squad.py` (Devlin et al. 2019, section 4.2 and 4.3, arxiv.org/abs/1810.04805):
 the best first and last tokens of each window are combined; a span lies in the context, is no longer than
 `max_answer_length` tokens, and begins in the window where its first token has the most context around it; spans of
 all windows compete by the sum of their two logits, and of spans with the same text the best counts. "No answer" has
 the least sum at the blanks of all windows. Answers are cut out of the context by their characters, so nothing is put
 together from tokens.
-
-What a model said about questions whose answers are spans: texts, where they stand, and how sure it was.
-
-Asking where the answer to a question stands in a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import corpus_intervals
-from pipelines.tasks.evaluation import (
-    BenchmarkChoice,
-    EvaluationRequest,
-    EvaluationSettings,
-    Predictions,
-    TaskEvaluation,
-)
-from pipelines.tasks.extractive_qa.task import SHORTEST, widest_stride
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
+from pipelines.tasks.extractive_qa.task import SHORTEST
 from pipelines.tasks.predictions import SplitPredictions, constant_answer
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -187,7 +171,7 @@ def grouped(rows: NDArray[np.int64], windows: Sequence[Any]) -> list[list[Any]]:
 
 
 @dataclass(frozen=True)
-class Spanned(SplitPredictions):
+class SpanPredictions(SplitPredictions):
     """Answers to questions. `rows` are QuestionRows."""
 
     found: Sequence[SpanAnswer]
@@ -276,21 +260,10 @@ class Spanned(SplitPredictions):
             write_json(folder / f"{name}.null_odds.json", odds)
 
 
-class Spans(TaskEvaluation):
+class ExtractiveQAEvaluation(TaskEvaluation):
     """The best span of all windows of each context, or "no answer" where a task allows for that."""
 
-    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        length = stage.max_length or choice.trained_length(recipe)
-        stride = stage.spans.doc_stride
-        if length is not None and length < SHORTEST:
-            yield ("max_length",), f"is {length}, must be at least {SHORTEST} for a question and a part of its context"
-        elif length is not None and stride is not None and stride > widest_stride(length):
-            yield (
-                ("spans", "doc_stride"),
-                f"is {stride}, must be at most {widest_stride(length)} with windows of {length} tokens",
-            )
-
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from functools import partial
 
         from pipelines.core.errors import ModelError
@@ -299,24 +272,31 @@ class Spans(TaskEvaluation):
         from pipelines.tasks.extractive_qa.task import stride_of
         from pipelines.tasks.extractive_qa.training import collate_questions, encode_questions, questions_in
 
-        settings, length, name = asked.stage.spans, asked.length(), asked.choice.name
+        settings, length, name = request.stage.spans, request.length(), request.choice.name
         if length < SHORTEST:
             raise ModelError(
-                f"the model '{asked.choice.model}' reads {length} tokens at once, too few for a question and its context"
+                f"the model '{request.choice.model}' reads {length} tokens at once, too few for a question "
+                "and its context"
             )
         stride = stride_of(
             length,
-            asked.choice.trained_stride(asked.context.recipe) if settings.doc_stride is None else settings.doc_stride,
+            request.choice.trained_stride(request.context.recipe)
+            if settings.doc_stride is None
+            else settings.doc_stride,
         )
-        config = asked.model.config
+        config = request.model.config
         back = looks_back_only({"model_type": config.model_type, **config.to_dict()})
-        task: Any = asked.task
+        task: Any = request.task
 
         def find(rows: Any, split: str) -> list[Any]:
             """The best spans of each question."""
-            windows = encode_questions(asked.tokenizer, rows, length, stride, last_blank=back, keep_contexts=True)
+            windows = encode_questions(request.tokenizer, rows, length, stride, last_blank=back, keep_contexts=True)
             logits = forward(
-                asked.model, windows, partial(collate_questions, asked.tokenizer), _both_ends, **asked.running(split)
+                request.model,
+                windows,
+                partial(collate_questions, request.tokenizer),
+                _both_ends,
+                **request.running(split),
             )
             parts = zip(logits, windows.contexts or (), windows.blanks.tolist(), strict=True)
             by_row = grouped(windows.rows, [Window(*part) for part in parts])
@@ -324,15 +304,15 @@ class Spans(TaskEvaluation):
 
         threshold, chosen = settings.null_score_diff_threshold, {}
         if threshold is None:
-            aside = set_aside(asked) if task.version_2 else None
+            aside = set_aside(request) if task.version_2 else None
             threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
             chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
         said = []
-        for suffix, split, given in asked.splits():
+        for suffix, split, given in request.splits():
             rows: Any = given
             found = find(rows, split)
-            questions = questions_in(asked.tokenizer, rows.texts, length)
-            said.append(Spanned(name, split, suffix, rows, found, questions, task.version_2, threshold))
+            questions = questions_in(request.tokenizer, rows.texts, length)
+            said.append(SpanPredictions(name, split, suffix, rows, found, questions, task.version_2, threshold))
         details = {
             "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
         } | _facts(said)
@@ -344,22 +324,22 @@ class Spans(TaskEvaluation):
         return score_texts(task)
 
 
-def set_aside(asked: EvaluationRequest) -> Any:
+def set_aside(request: EvaluationRequest) -> Any:
     """The training rows that the model was not trained on; None where there are none, or all of them have an answer."""
     from dataclasses import replace
 
     from pipelines.tasks.base import drawn
 
-    recipe, subject = asked.context.recipe, asked.choice.subject
-    stage: Any = next((each for each in recipe.stages if each.id == asked.choice.model), None)
+    recipe, subject = request.context.recipe, request.choice.subject
+    stage: Any = next((each for each in recipe.stages if each.id == request.choice.model), None)
     words = getattr(stage, "arguments", {})
     if (
         subject is None
         or words.get("eval_strategy", words.get("evaluation_strategy", "no")) == "no"
-        or subject.task != asked.choice.task
+        or subject.task != request.choice.task
     ):
         return None
-    rows: Any = asked.task.rows("train", subject.max_train_samples)
+    rows: Any = request.task.rows("train", subject.max_train_samples)
     if len(rows) < 2 or all(rows.labels):
         return None
     places = drawn(len(rows), recipe.seed_of(stage))[1][: subject.max_eval_samples].tolist()

@@ -1,30 +1,40 @@
 """Extractive question answering in the layout of SQuAD, and the sizes of its windows.
 
-How many tokens of a window a question may take, and how many neighbouring windows may share: known before a run.
-
-Tasks of finding the answer to a question in a text, in the layout of SQuAD.
-
 Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", arxiv.org/abs/1606.05250;
 questions without an answer: Rajpurkar et al. 2018, "Know What You Don't Know", arxiv.org/abs/1806.03822. A row's
 answers are `{text: […], answer_start: […]}`, where `answer_start` counts the characters of the context before the
 answer; a list of `{text, answer_start}` says the same.
+
+How many tokens of a window a question may take, and how many neighbouring windows may share, is known before a run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import no_auxiliary_lm
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -189,15 +199,19 @@ class QuestionTask(Task):
         there = contexts[row][max(start, 0) : max(start, 0) + len(text)]
         numbers = ", ".join(str(index[row] + 1) for row in wrong[:5]) + (", …" if len(wrong) > 5 else "")
         raise DataError(
-            f"{described}: in {len(wrong)} of {len(contexts)} rows an answer does not stand in '{self.columns[1]}' at its answer_start "
-            f"(rows {numbers}; the first is 1): row {index[row] + 1} says '{text[:40]}' at character {start}, where '{there[:40]}' stands; "
+            f"{described}: in {len(wrong)} of {len(contexts)} rows an answer does not stand in "
+            f"'{self.columns[1]}' at its answer_start "
+            f"(rows {numbers}; the first is 1): row {index[row] + 1} says '{text[:40]}' at character {start}, "
+            f"where '{there[:40]}' stands; "
             "answer_start counts characters, from 0"
         )
 
 
-class ExtractiveQA(Block):
+class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
+    head_kind: ClassVar[HeadKind] = "question_answering"
+    uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     kind: Literal["qa"]
     question: Column = "question"
     """The column of the questions."""
@@ -240,3 +254,43 @@ class ExtractiveQA(Block):
             id_column=self.id,
             version_2=self.version_2_with_negative,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        answers = [{"text": [str(n)], "answer_start": [9]} for n in range(10)]
+        return {}, [
+            {"question": f"Which is number {n}?", "context": f"sentence {n} of ten", "answers": each}
+            for n, each in enumerate(answers)
+        ]
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from no_auxiliary_lm(subject, name)
+        if subject.max_length < SHORTEST:
+            yield (
+                ("max_length",),
+                f"is {subject.max_length}, must be at least {SHORTEST} for a question and a part of its context",
+            )
+        elif subject.doc_stride is not None and subject.doc_stride > widest_stride(subject.max_length):
+            yield (
+                ("doc_stride",),
+                (
+                    f"is {subject.doc_stride}, must be at most {widest_stride(subject.max_length)} with "
+                    f"max_length {subject.max_length}, "
+                    "so that every window moves on beside the longest question"
+                ),
+            )
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        length = stage.max_length or choice.trained_length(recipe)
+        stride = stage.spans.doc_stride
+        if length is not None and length < SHORTEST:
+            yield ("max_length",), f"is {length}, must be at least {SHORTEST} for a question and a part of its context"
+        elif length is not None and stride is not None and stride > widest_stride(length):
+            yield (
+                ("spans", "doc_stride"),
+                f"is {stride}, must be at most {widest_stride(length)} with windows of {length} tokens",
+            )

@@ -1,46 +1,34 @@
 """Learning where an answer starts and ends: long contexts are read in windows that overlap.
 
-Questions and their contexts as token ids: a long context is read in windows that overlap.
-
 Devlin et al. 2019, "BERT", section 4.2, and its `run_squad.py`: a window is the question and as much of the context
 as fits; the next one begins so far on that both share `doc_stride` tokens, as `--doc_stride` of transformers'
-`run_qa.py` has it. A window that does not hold the whole answer has the answer "not here": its blank, a token that
-stands for no answer.
-
-Learning where an answer starts and ends in a text: tasks of the kind `qa`.
-
-Devlin et al. 2019, "BERT", section 4.2: the loss is the mean of the cross-entropies of the first and of the last
-token of the answer. A window that does not hold it points twice to its blank, as questions without an answer do
-(section 4.3).
+`run_qa.py` has it. The loss is the mean of the cross-entropies of the first and of the last token of the answer. A
+window that does not hold the whole answer points twice to its blank, a token that stands for "no answer here", as
+questions without an answer do (section 4.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, ModelError
-from pipelines.core.interfaces import HeadKind
 from pipelines.core.model_types import looks_back_only
-from pipelines.data.encoding import Parts, collate, settings_kept
-from pipelines.tasks import auxiliary_lm, training
+from pipelines.data.encoding import PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
-from pipelines.tasks.token_classification.training import check_offsets
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 CHUNK = 1_000
@@ -48,7 +36,7 @@ CHUNK = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Parts):
+class ContextWindows(PartedColumns):
     """Windows of tokenised contexts, as columns. `truncated` counts the rows whose context takes several windows."""
 
     blanks: npt.NDArray[np.int64]
@@ -101,7 +89,7 @@ def encode_questions(
     *,
     last_blank: bool = False,
     keep_contexts: bool = False,
-) -> Windows:
+) -> ContextWindows:
     """Tokenise question and context of `rows`, special tokens included, in windows of at most `max_length` tokens.
 
     `last_blank` is for models that see only what comes before a token: their blank is the last token, where it is a
@@ -152,7 +140,7 @@ def encode_questions(
                 if keep_contexts:
                     contexts.append(context)
     place = np.asarray(owners, dtype=np.int64)
-    return Windows(
+    return ContextWindows(
         input_ids=ids,
         token_type_ids=types if segments else None,
         blanks=np.asarray(blanks, dtype=np.int64),
@@ -208,16 +196,8 @@ def collate_questions(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dic
     return batch
 
 
-class SpanFinding(TaskTraining):
+class ExtractiveQATraining(TaskTraining):
     """Cross-entropy over the tokens of a window, for the first and the last token of the answer."""
-
-    head_kind: ClassVar[HeadKind] = "question_answering"
-    smoothed: ClassVar[tuple[str, ...]] = ()
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
-        yield from training.mistakes_span_keys(subject)
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
@@ -236,7 +216,8 @@ class SpanFinding(TaskTraining):
         windows = encode_questions(tokenizer, rows, limit, stride_of(limit, subject.doc_stride), last_blank=back)
         if windows.unanswered == len(rows):
             raise DataError(
-                f"task '{task.name}': no window of {limit} tokens holds a whole answer, so there is nothing to learn; raise max_length"
+                f"task '{task.name}': no window of {limit} tokens holds a whole answer, so there is nothing "
+                "to learn; raise max_length"
             )
         self._tell(context, windows, len(rows), limit)
         return PreparedTask(windows, partial(collate_questions, tokenizer), span_loss, LABELS)
@@ -246,7 +227,10 @@ class SpanFinding(TaskTraining):
         if not context.world.is_main:
             return
         if windows.truncated:
-            what = f"{windows.truncated} of {rows} contexts are read in several windows of {limit} tokens, {len(windows)} in all"
+            what = (
+                f"{windows.truncated} of {rows} contexts are read in several windows of {limit} tokens, "
+                f"{len(windows)} in all"
+            )
             context.events.emit("progress", message=what)
         lost = {"questions lost their end": windows.cut, "answers stand whole in no window": windows.unanswered}
         for what, count in lost.items():

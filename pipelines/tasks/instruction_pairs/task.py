@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.tasks.base import Task
 from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
+
+if TYPE_CHECKING:
+    from pipelines.core.config import ConfigIssue
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
 
 
 class InstructionPairs(Causal):
     """Answers in words, for encoder-decoders: the last answer of each row, given all that stands before it."""
 
+    head_kind: ClassVar[HeadKind] = "seq2seq_lm"
+    smooths_labels: ClassVar[bool] = False
+    read_as: ClassVar[str | None] = "seq2seq"
     kind: Literal["instruction_pairs"]  # type: ignore[assignment]
 
     @model_validator(mode="after")
@@ -40,6 +48,12 @@ class InstructionPairs(Causal):
         causal = asked.task(name)
         assert isinstance(causal, CausalTask)
         return PairsTask(**{key: getattr(causal, key) for key in CausalTask.__dataclass_fields__} | {"kind": "seq2seq"})
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        return ()
 
 
 @dataclass(frozen=True)

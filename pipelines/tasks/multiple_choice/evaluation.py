@@ -1,9 +1,4 @@
-"""Evaluating multiple choice: a logit for each option, and the accuracy of the best.
-
-What a model said about questions with options: a logit an option.
-
-Asking for the best of several options.
-"""
+"""Evaluating multiple choice: a logit for each option, and the accuracy of the best."""
 
 from __future__ import annotations
 
@@ -18,12 +13,12 @@ from pipelines.core.interfaces import Score, Task
 from pipelines.metrics.classification import Accuracy
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import Decided, constant_prediction
+from pipelines.tasks.predictions import LogitPredictions, constant_prediction
 from pipelines.tasks.scoring import checked_logits
 
 
 @dataclass(frozen=True)
-class Chosen(Decided):
+class OptionPredictions(LogitPredictions):
     """The best option of each question: `logits` (questions, options), `rows` are ChoiceRows, labels the right
     options' numbers."""
 
@@ -36,12 +31,13 @@ class Chosen(Decided):
     def table(self) -> Any:
         import pyarrow as pa
 
+        rows: Any = self.rows
         labels = self.labels
         return pa.table(
             {
                 **self.columns(),
                 "text": pa.array(list(self.rows.texts), pa.string()),
-                "options": pa.array([list(row) for row in self.rows.options], pa.list_(pa.string())),  # type: ignore[attr-defined]
+                "options": pa.array([list(row) for row in rows.options], pa.list_(pa.string())),
                 "label": pa.nulls(len(self.rows), pa.int64()) if labels is None else pa.array(labels.astype(np.int64)),
                 "prediction": pa.array(self.logits.argmax(axis=1).astype(np.int64)),
                 "logits": pa.array(list(self.logits.astype(np.float32)), pa.list_(pa.float32())),
@@ -58,7 +54,8 @@ def score_options(task: Task) -> Score:
         logits, labels = np.asarray(logits), np.asarray(labels)
         if logits.ndim != 2:
             raise ModelError(
-                f"'{name}' needs a logit for each option, but the model gives {logits.shape}; evaluate a multiple choice model"
+                f"'{name}' needs a logit for each option, but the model gives {logits.shape}; evaluate a "
+                "multiple choice model"
             )
         logits = checked_logits(logits, logits.shape[1], name)
         if len(labels) != len(logits):
@@ -69,37 +66,38 @@ def score_options(task: Task) -> Score:
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
-                f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … {logits.shape[1] - 1}"
+                f"'{name}' has the answer {labels[row].item()} in row {row}, but the options are 0 … "
+                f"{logits.shape[1] - 1}"
             )
         return Accuracy().compute(logits.argmax(axis=1), labels)
 
     return of
 
 
-class Options(TaskEvaluation):
+class MultipleChoiceEvaluation(TaskEvaluation):
     """A logit for each option of each question."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         import numpy as np
 
         from pipelines.models.predict import forward
         from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
-        length, name = asked.length(), asked.choice.name
+        length, name = request.length(), request.choice.name
         said, shared = [], {}
-        for suffix, split, given in asked.splits():
+        for suffix, split, given in request.splits():
             rows: Any = given
-            examples = encode_choices(asked.tokenizer, rows, length)
-            running = asked.running(split)
-            if (found := _by_article(asked, rows, examples, running)) is not None:
+            examples = encode_choices(request.tokenizer, rows, length)
+            running = request.running(split)
+            if (found := _by_article(request, rows, examples, running)) is not None:
                 logits, shared[split] = found
-                said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+                said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
                 continue
             running["batch_size"] = max(
                 1, running["batch_size"] // max(rows.choices, 1)
             )  # as many texts as of other tasks
-            logits = forward(asked.model, examples, partial(collate_choices, asked.tokenizer), _logits, **running)
-            said.append(Chosen(name, split, suffix, rows, np.stack(logits)))
+            logits = forward(request.model, examples, partial(collate_choices, request.tokenizer), _logits, **running)
+            said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
         return Predictions(said, length, details={"articles_read_once": shared} if shared else {})
 
     def score(self, task: Task) -> Score:
@@ -108,19 +106,19 @@ class Options(TaskEvaluation):
 
 
 def _by_article(
-    asked: EvaluationRequest, rows: Any, examples: Any, running: Any
+    request: EvaluationRequest, rows: Any, examples: Any, running: Any
 ) -> tuple[list[Any], dict[str, int]] | None:
     """(the logits, how many tokens were read) where what the questions of an article share needs to be read once
     only, else None."""
     from pipelines.data.completions import padding_token
     from pipelines.tasks.multiple_choice.shared_articles import articles_of, can_share, pays, read_articles
 
-    if len(rows) == 0 or examples.token_type_ids is not None or not can_share(asked.model):
+    if len(rows) == 0 or examples.token_type_ids is not None or not can_share(request.model):
         return None
     articles = articles_of(rows.texts, examples)
     if not pays(articles):
         return None
-    logits, shares = read_articles(asked.model, articles, rows.choices, padding_token(asked.tokenizer), **running)
+    logits, shares = read_articles(request.model, articles, rows.choices, padding_token(request.tokenizer), **running)
     whole = sum(len(sequence) for question in examples.input_ids for sequence in question)
     return logits, {
         "articles": len(articles),
@@ -137,6 +135,7 @@ def _logits(outputs: Any, inputs: Any) -> Any:
     wanted = tuple(inputs["input_ids"].shape[:2])
     if logits.shape != wanted:
         raise ModelError(
-            f"the model gives outputs of shape {logits.shape}, where a multiple choice head gives {wanted}; evaluate one"
+            f"the model gives outputs of shape {logits.shape}, where a multiple choice head gives {wanted}; "
+            "evaluate one"
         )
     return logits

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.models.generate import filled_on_the_left
 from pipelines.models.predict import Running, answers
-from pipelines.tasks.multiple_choice.training import ChoiceExamples
+from pipelines.tasks.multiple_choice.training import EncodedChoices
 
 LEAST = 16
 """Tokens that sequences must have in common for it to pay."""
@@ -48,7 +48,7 @@ def can_share(model: Any) -> bool:
     return type(model).__name__ == "FineryForMultipleChoice" and getattr(config, "family", None) == "decoder"
 
 
-def articles_of(texts: Sequence[str], examples: ChoiceExamples) -> list[Article]:
+def articles_of(texts: Sequence[str], examples: EncodedChoices) -> list[Article]:
     """The questions by the text that they are about, in the order in which the texts first occur."""
     by_text: dict[str, list[int]] = {}
     for place, text in enumerate(texts):

@@ -7,18 +7,29 @@ Where a question has a gap (`blank`), the option is put into it instead, as BERT
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import no_auxiliary_lm
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pipelines.core.config import Block, ConfigIssues, show
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.config import ConfigIssues, show
+from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places, is_missing
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places, is_missing
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -154,9 +165,12 @@ def _names(value: Any) -> Any:
     )
 
 
-class MultipleChoice(Block):
+class MultipleChoice(TaskKind):
     """Which of several options is the answer to a question."""
 
+    head_kind: ClassVar[HeadKind] = "multiple_choice"
+    uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
+    smooths_labels: ClassVar[bool] = True
     kind: Literal["multiple_choice"]
     question: Column = "question"
     """The column of the questions, or of the beginnings that options continue."""
@@ -210,6 +224,23 @@ class MultipleChoice(Block):
             self.first,
             inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [
+            {"question": f"Which is number {n}?", "options": [str(n), "none"], "answer": "AB"[n % 2]} for n in range(10)
+        ]
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from no_auxiliary_lm(subject, name)
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """Questions, contexts and every option."""
+        yield from super().texts(rows)
+        for options in rows.options:
+            yield from options
 
 
 def choice_task(

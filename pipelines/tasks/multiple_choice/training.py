@@ -1,41 +1,31 @@
-"""Learning to choose the best of several options: one sequence an option.
-
-Questions with options as token ids: one sequence an option, tokenised once, padded when a batch is put together.
-
-Learning to choose the best of several options: tasks of the kind `multiple_choice`.
-"""
+"""Learning to choose the best of several options: one sequence an option, tokenised once, padded in the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import HeadKind, Rows
-from pipelines.data.encoding import CHUNK, Examples, collate, encode
-from pipelines.tasks import auxiliary_lm, training
+from pipelines.core.interfaces import Rows
+from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
-from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, texts_of, training_rows
+from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceExamples(Examples):
+class EncodedChoices(EncodedRows):
     """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of
     sequences a question.
 
@@ -43,7 +33,7 @@ class ChoiceExamples(Examples):
     """
 
 
-def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceExamples:
+def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> EncodedChoices:
     """Tokenise each option of `rows` beside the text that all of them share, special tokens included.
 
     Sequences longer than `max_length` lose tokens from the end of their longer text, which is the context.
@@ -62,7 +52,7 @@ def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> ChoiceE
             types += _grouped(found.token_type_ids, choices)
         truncated += found.truncated
     longest = (max(len(sequence) for sequence in question) for question in ids)
-    return ChoiceExamples(
+    return EncodedChoices(
         input_ids=ids,
         token_type_ids=types or None,
         labels=None if rows.labels is None else list(rows.labels),
@@ -92,21 +82,9 @@ def collate_choices(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[
     return batch
 
 
-class Choosing(TaskTraining):
+class MultipleChoiceTraining(TaskTraining):
     """Cross-entropy over the options, each of which is scored beside the context. Devlin et al. 2019, "BERT",
     section 4.4."""
-
-    head_kind: ClassVar[HeadKind] = "multiple_choice"
-    smoothed: ClassVar[tuple[str, ...]] = ("multiple_choice",)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
-
-    def texts(self, rows: Any) -> Iterator[str]:
-        yield from texts_of(rows)
-        for options in rows.options:
-            yield from options
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None

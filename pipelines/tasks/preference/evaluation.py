@@ -1,13 +1,8 @@
-"""Evaluating preferences: a score for each of two answers, and how often the better one has the higher.
-
-What a model said about pairs of answers: a score for each, by which the better one is told.
-
-Asking for a score of each of two answers.
-"""
+"""Evaluating preferences: a score for each of two answers, and how often the better one has the higher."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,37 +11,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.model_types import looks_back_only
-from pipelines.core.recipe import START
 from pipelines.core.registry import BASELINES
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import (
-    BenchmarkChoice,
     EvaluationRequest,
-    EvaluationSettings,
     NotDefined,
     Predictions,
     TaskEvaluation,
 )
-from pipelines.tasks.predictions import Decided
+from pipelines.tasks.predictions import LogitPredictions
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
 
 
 @dataclass(frozen=True)
-class Compared(Decided):
+class PairPredictions(LogitPredictions):
     """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley
     and Terry's model."""
 
     def doubt(self, task: Task) -> str | None:
         if len(self.logits) > 1 and np.ptp(self.logits) == 0:
-            return f"{self.benchmark}: the model gives every answer of '{self.split}' the same score; it has not learnt to tell them apart"
+            return (
+                f"{self.benchmark}: the model gives every answer of '{self.split}' the same score; it has not "
+                "learnt to tell them apart"
+            )
         return None
 
     def table(self) -> Any:
@@ -83,7 +76,8 @@ def score_pairs(task: Task) -> Score:
         wrong = ~np.isfinite(values).all(axis=1)
         if wrong.any():
             raise ModelError(
-                f"the model gives NaN or infinity for {int(wrong.sum())} of {len(values)} pairs of '{task.name}' (first in row "
+                f"the model gives NaN or infinity for {int(wrong.sum())} of {len(values)} pairs of "
+                f"'{task.name}' (first in row "
                 f"{int(wrong.argmax())}): its training diverged, so lower its learning rate"
             )
         return {"accuracy": pair_scores.accuracy(values)}
@@ -112,36 +106,28 @@ def _credit(scores: Any) -> NDArray[np.float64]:
     return found
 
 
-class Scores(TaskEvaluation):
+class PreferenceEvaluation(TaskEvaluation):
     """One number an answer, by which the better of two is told."""
 
-    def mistakes(self, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe) -> Iterable[ConfigIssue]:
-        if choice.model != START and not recipe.stage(choice.model).scores:
-            kind = recipe.stage(choice.model).stage
-            yield (
-                (),
-                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no reward model",
-            )
-
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import answers
         from pipelines.tasks.preference import scores as pair_scores
 
-        name, tokenizer = asked.choice.name, asked.tokenizer
-        reading = reading_of(asked)
-        task: Any = asked.task
-        if getattr(asked.choice.subject, "skip_bad_rows", False):
+        name, tokenizer = request.choice.name, request.tokenizer
+        reading = reading_of(request)
+        task: Any = request.task
+        if getattr(request.choice.subject, "skip_bad_rows", False):
             task = replace(task, skip_bad_rows=True)
         said, histograms, paired, skipped = [], {}, {}, {}
         for suffix, split in task.evaluation_splits.items():
-            rows = task.rows(split, asked.stage.max_eval_samples)
+            rows = task.rows(split, request.stage.max_eval_samples)
             rows = rows.in_turns() if reading.templated else rows
-            examples, answer = prepared(asked.model, tokenizer, rows, reading)
-            scores = _stacked(answers(asked.model, examples.lengths.tolist(), answer, **asked.running(split)))
-            each = Compared(name, split, suffix, rows, scores)
+            examples, answer = prepared(request.model, tokenizer, rows, reading)
+            scores = _stacked(answers(request.model, examples.lengths.tolist(), answer, **request.running(split)))
+            each = PairPredictions(name, split, suffix, rows, scores)
             said.append(each)
             histograms[split] = pair_scores.histogram(scores)
-            paired[split] = _against(asked, rows, scores)
+            paired[split] = _against(request, rows, scores)
             if rows.skipped:
                 skipped[split] = {number + 1: why for number, why in rows.skipped.items()}
         details = {
@@ -157,32 +143,34 @@ class Scores(TaskEvaluation):
         return score_pairs(task)
 
 
-def reading_of(asked: EvaluationRequest) -> Reading:
+def reading_of(request: EvaluationRequest) -> RewardInputFormat:
     """How the model reads a prompt and an answer: as it was trained, else as its family does."""
-    from pipelines.data.reward_inputs import Reading, settings_in
+    from pipelines.data.reward_inputs import RewardInputFormat, settings_in
 
-    folders = asked.context.stage_folders
-    checkpoint = asked.context.recipe.model.checkpoint
-    folder = folders[asked.choice.model] / "model" if asked.choice.model in folders else Path(checkpoint or "")
+    folders = request.context.stage_folders
+    checkpoint = request.context.recipe.model.checkpoint
+    folder = folders[request.choice.model] / "model" if request.choice.model in folders else Path(checkpoint or "")
     settings = settings_in(folder)
     if settings is not None:
         return (
-            settings.reading if asked.stage.max_length is None else replace(settings.reading, max_length=asked.length())
+            settings.reading
+            if request.stage.max_length is None
+            else replace(settings.reading, max_length=request.length())
         )
-    return Reading("text" if looks_back_only(asked.model.config.to_dict()) else "pair", asked.length())
+    return RewardInputFormat("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
 
 
-def prepared(model: Any, tokenizer: Any, rows: Any, reading: Reading) -> tuple[Any, Any]:
+def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) -> tuple[Any, Any]:
     """(the pairs, what `answers` asks of them: both scores of each)."""
-    from pipelines.data.reward_inputs import Together
-    from pipelines.tasks.preference.training import ScoredTogether, encode_scored_pairs
+    from pipelines.data.reward_inputs import RewardCollator
+    from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
 
     if getattr(model.config, "pad_token_id", None) is None:
-        model.config.pad_token_id = Together.of(tokenizer).pad_id
+        model.config.pad_token_id = RewardCollator.of(tokenizer).pad_id
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     stops = () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
     examples = encode_scored_pairs(tokenizer, rows, reading, stops, with_margins=False, keep_all=True)
-    return examples, partial(_scores, model, examples, ScoredTogether(Together.of(tokenizer)))
+    return examples, partial(_scores, model, examples, ScoredPairsCollator(RewardCollator.of(tokenizer)))
 
 
 def _scores(model: Any, examples: Any, together: Any, places: list[int], device: Any) -> Any:
@@ -195,7 +183,8 @@ def _scores(model: Any, examples: Any, together: Any, places: list[int], device:
     ).logits
     if tuple(logits.shape) != (2 * len(places), 1):
         raise ModelError(
-            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a reward model gives one number "
+            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a "
+            "reward model gives one number "
             "each; evaluate one that a reward stage has trained"
         )
     return logits.float().reshape(2, -1).T.cpu().numpy()
@@ -207,14 +196,14 @@ def _stacked(scores: list[Any]) -> Any:
     return np.stack(scores)
 
 
-def _against(asked: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
+def _against(request: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
 
     found = {}
-    for name in asked.stage.baselines:
+    for name in request.stage.baselines:
         try:
             guess = BASELINES.load(name)(None, rows, 1)
         except NotDefined:
             continue
-        found[name] = difference(scores, guess, asked.context.seed)
+        found[name] = difference(scores, guess, request.context.seed)
     return found

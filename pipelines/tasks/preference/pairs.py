@@ -8,7 +8,7 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
-from pipelines.data.chat_formats import Dialogue
-from pipelines.data.chat_templates import render
-from pipelines.data.completions import IGNORED, ended, opening_of, tokenised
-from pipelines.data.encoding import CHUNK, encode_texts
+from pipelines.data.completions import IGNORED, opening_of, parted, prompt_room, shortened, unended
+from pipelines.data.encoding import encode_texts
 from pipelines.data.packing import end_of_text
 from pipelines.tasks.preference.rows import PreferenceRows
 
@@ -96,7 +94,8 @@ def encode_preferences(
     found = encoded(tokenizer, rows, max_length, max_prompt_length, stops)
     if not len(found) and len(rows):
         raise DataError(
-            f"no pair of the {len(rows)} rows is left: within {max_length} tokens their answers do not differ; raise max_length"
+            f"no pair of the {len(rows)} rows is left: within {max_length} tokens their answers do not "
+            "differ; raise max_length"
         )
     return found
 
@@ -128,48 +127,6 @@ def _as_continuations(
         kept.append(place)
     lengths = [max(len(one), len(other)) for one, other in zip(columns["chosen"], columns["rejected"], strict=True)]
     return _pairs(rows, columns, None, kept, left_out, lengths, truncated)
-
-
-def parted(
-    tokenizer: Any, dialogues: Sequence[Dialogue], stops: Sequence[int] = (), always_ended: bool = False
-) -> list[tuple[list[int], list[int]]]:
-    """(tokens of the prompt, tokens of the last answer with the end of the text behind it) of each dialogue.
-
-    An answer that stopped before its end has none behind it, unless `always_ended`.
-    """
-    end, opening = end_of_text(tokenizer), opening_of(tokenizer)
-    found = []
-    for start in range(0, len(dialogues), CHUNK):
-        part = dialogues[start : start + CHUNK]
-        texts = [render(tokenizer, each) for each in part]
-        for said, row in zip(part, tokenised(tokenizer, texts, opening), strict=True):
-            tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
-            first = next((at for at, learnt in enumerate(wanted) if learnt), len(tokens))
-            past = next((at for at in range(len(tokens), first, -1) if wanted[at - 1]), first)
-            answer = tokens[first:past]
-            found.append((tokens[:first], answer if always_ended else unended(answer, said, (end, *stops))))
-    return found
-
-
-def unended(answer: list[int], said: Dialogue, ends: Collection[int]) -> list[int]:
-    """The tokens of the last answer of `said`, without the end of a text behind them where the answer stopped
-    before its own."""
-    return answer[:-1] if said.cut and answer and answer[-1] in ends else answer
-
-
-def prompt_room(answer: int, max_length: int, max_prompt_length: int | None) -> int:
-    """Tokens that a prompt may have before an answer of `answer` tokens: all that are left, and never less than
-    half for its sake."""
-    room = max(max_length - answer, max_length // 2)
-    return room if max_prompt_length is None else min(room, max_prompt_length)
-
-
-def shortened(prompt: list[int], room: int, opening: Sequence[int] = ()) -> list[int]:
-    """The end of a prompt that fits into `room`, behind what opens every text."""
-    if len(prompt) <= room:
-        return prompt
-    lead = list(opening) if opening and prompt[: len(opening)] == list(opening) and len(opening) < room else []
-    return [*lead, *prompt[len(prompt) - (room - len(lead)) :]]
 
 
 def _as_targets(
@@ -219,7 +176,7 @@ def _pairs(
 
 
 @dataclass(frozen=True)
-class PairsTogether:
+class PreferenceCollator:
     """The collator: of B pairs 2B rows, first the chosen ones, then the rejected ones, filled up on the right."""
 
     pad_id: int

@@ -1,15 +1,11 @@
 r"""Preferences as rows: how data sets write down which of two answers is better, and one form for all.
 
-How data sets write down which of two answers people like better, and one form for all of them.
-
 Known formats: `prompt_chosen_rejected` (TRL's explicit prompt, of texts or of lists of messages), `chosen_rejected`
 (TRL's implicit prompt: two lists of messages that begin alike), `transcripts` (Bai et al. 2022, "Training a Helpful
 and Harmless Assistant", arxiv.org/abs/2204.05862: two texts of `\n\nHuman: … \n\nAssistant: …` turns that begin
 alike) and, for single answers that are good or bad, `prompt_completion_label` (TRL's unpaired form); `openai` is what
 OpenAI's API fine-tunes by dpo on: `input` with `messages`, `preferred_output` and `non_preferred_output`, a message
 each. The format is told by the columns, and by the first row where columns leave it open.
-
-Rows of preferences: two answers to a prompt of which one is better, or single answers that are good or bad.
 
 Bad rows (empty texts, the same answer twice, no common prompt, …) stop everything with the row's number and what to do,
 unless the recipe says `skip_bad_rows: true`: then they are counted and named with their reasons.
@@ -68,7 +64,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LabelledAnswer:
     """One answer that is good or bad."""
 
     dialogue: Dialogue
@@ -87,7 +83,8 @@ def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str,
         if isinstance(cell, str) and TURN.search(cell):
             return "transcripts"
         raise Unreadable(
-            "has the columns chosen and rejected but no prompt, and the first row is neither a list of messages nor a transcript of "
+            "has the columns chosen and rejected but no prompt, and the first row is neither a list of "
+            "messages nor a transcript of "
             "'\\n\\nHuman:' and '\\n\\nAssistant:' turns; name the column of the prompt: columns: {prompt: question}"
         )
     for name in ("openai", LABELLED):
@@ -101,7 +98,7 @@ def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> d
     return columns_behind(name, COLUMNS[name], columns, given)
 
 
-def read(name: str, cells: Mapping[str, Any]) -> Comparison | Judged:
+def read(name: str, cells: Mapping[str, Any]) -> Comparison | LabelledAnswer:
     """One row. `cells` are by the format's own names. Raises Unreadable."""
     return READERS[name](cells)
 
@@ -182,7 +179,7 @@ def _openai(cells: Mapping[str, Any]) -> Comparison:
     return _compared(chosen, rejected, cells)
 
 
-def _labelled(cells: Mapping[str, Any]) -> Judged:
+def _labelled(cells: Mapping[str, Any]) -> LabelledAnswer:
     said = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
     label = cells.get("label")
     good = (
@@ -193,7 +190,7 @@ def _labelled(cells: Mapping[str, Any]) -> Judged:
     if good is None:
         raise Unreadable(f"has the label {str(label)[:40]!r}, must be true (a good answer) or false (a bad one)")
     _refuse_empty(said, "completion")
-    return Judged(said, good)
+    return LabelledAnswer(said, good)
 
 
 def _answered(cells: Mapping[str, Any], prompt: Any, answer: Any, column: str) -> Dialogue:
@@ -283,7 +280,7 @@ def _text(cells: Mapping[str, Any], column: str) -> str:
     return value
 
 
-READERS: dict[str, Callable[[Mapping[str, Any]], Comparison | Judged]] = {
+READERS: dict[str, Callable[[Mapping[str, Any]], Comparison | LabelledAnswer]] = {
     "prompt_chosen_rejected": _explicit,
     "chosen_rejected": _implicit,
     "transcripts": _transcripts,
@@ -356,7 +353,7 @@ def read_rows(
     except Unreadable as problem:
         raise DataError(f"{described} {problem}") from None
     kept: list[int] = []
-    found: list[Comparison | Judged] = []
+    found: list[Comparison | LabelledAnswer] = []
     skipped: dict[int, str] = {}
     for number, cells in zip(index, _cells(data, wanted), strict=True):
         if limit is not None and len(found) == limit:
@@ -367,14 +364,15 @@ def read_rows(
         except Unreadable as problem:
             if not skip_bad_rows:
                 raise DataError(
-                    f"{described}, row {number + 1} (the first is 1), {problem}; correct or remove the row, or leave all such rows "
+                    f"{described}, row {number + 1} (the first is 1), {problem}; correct or remove the row, "
+                    "or leave all such rows "
                     "out with skip_bad_rows: true"
                 ) from None
             skipped[number] = str(problem)
     if skipped and not found:
         raise DataError(f"{described} has no row that can be read: {told(skipped, len(data))}")
     if name == LABELLED:
-        return labelled([each for each in found if isinstance(each, Judged)], kept, skipped)
+        return labelled([each for each in found if isinstance(each, LabelledAnswer)], kept, skipped)
     return compared([each for each in found if isinstance(each, Comparison)], kept, skipped, name)
 
 
@@ -398,7 +396,7 @@ def compared(
     )
 
 
-def labelled(found: Sequence[Judged], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
+def labelled(found: Sequence[LabelledAnswer], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
     """Judged answers as rows."""
     return LabelledRows(
         [each.dialogue.prompt for each in found],

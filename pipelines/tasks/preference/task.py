@@ -1,29 +1,39 @@
 """Preferring the better of two answers: the task, and the `data` of stages that learn from preferences.
 
-A task of preferring the better of two answers, described in a recipe.
-
-How a recipe names preferences to learn from: `{path: pairs.jsonl}`, or `{from: STAGE}` for those that a stage has
-written.
+A recipe names preferences to learn from as a task, as a data set (`{path: pairs.jsonl}`), or as what an earlier stage
+has written (`{from: STAGE}`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.recipe import START
+from pipelines.tasks.base import TaskExample, TaskKind
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head
+from pipelines.core.model_types import looks_back_only
 from pipelines.core.registry import nearest
 from pipelines.data.references import DataPath, resolve_path
-from pipelines.data.sources import Source, find
-from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, SplitLocation, Task, inline_places
+from pipelines.data.sources import DataSource, find
+from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, Task, inline_places
 from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
 
 if TYPE_CHECKING:
@@ -50,9 +60,14 @@ PathOrShare = Annotated[
 """The type of the key `validation`."""
 
 
-class Preference(Block):
+STAGES = ("reward", "dpo", "kto")
+"""Stages that learn tasks of the kind `preference`."""
+
+
+class Preference(TaskKind):
     """Pairs of answers of which one is better; or, for `kto`, single answers that are good or bad."""
 
+    head_kind: ClassVar[HeadKind] = "reward"
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
@@ -112,6 +127,50 @@ class Preference(Block):
             skip_bad_rows=self.skip_bad_rows,
         )
 
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [
+            {"prompt": f"Which is number {n}?", "chosen": f"It is {n}.", "rejected": "None is."} for n in range(10)
+        ]
+
+    @classmethod
+    def training_issues(cls, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """Asked of the subjects of supervised stages alone."""
+        yield (
+            ("task",),
+            f"is of the kind preference, which the stages {', '.join(STAGES)} learn; write one of them instead",
+        )
+
+    @classmethod
+    def training_head(cls, subject: Any, task: Task) -> Head:
+        return Head(cls.head_kind)
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    def texts(cls, rows: Any) -> Iterator[str]:
+        """Every message of every pair."""
+        return (
+            str(message["content"])
+            for side in (rows.chosen, rows.rejected)
+            for each in side
+            for message in each.messages
+        )
+
+    @classmethod
+    def evaluation_issues(
+        cls, stage: EvaluationSettings, choice: BenchmarkChoice, recipe: Recipe
+    ) -> Iterable[ConfigIssue]:
+        if choice.model != START and not recipe.stage(choice.model).scores:
+            kind = recipe.stage(choice.model).stage
+            yield (
+                (),
+                f"cannot score '{choice.name}' with the model of '{choice.model}': a '{kind}' stage trains no "
+                "reward model",
+            )
+
 
 @dataclass(frozen=True)
 class PreferenceTask(Task):
@@ -142,7 +201,8 @@ class PreferenceTask(Task):
         found = self.read(split, limit)
         if isinstance(found, LabelledRows):
             raise DataError(
-                f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed (prompt, chosen, rejected); "
+                f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed "
+                "(prompt, chosen, rejected); "
                 "single answers are learnt by the stage kto"
             )
         return found
@@ -188,40 +248,6 @@ def drawn_share(count: int, share: float, seed: int) -> tuple[list[int], list[in
     return sorted(drawn), [number for number in range(count) if number not in drawn]
 
 
-def _named(name: str, path: str, configuration: str | None, test: bool, **others: Any) -> PreferenceTask:
-    places = {
-        split: SplitLocation(path, configuration, split if test else None)
-        for split in (("train", "test") if test else ("train",))
-    }
-    suffixes = {"": "test"} if test else {"": HELD_OUT}
-    return PreferenceTask(
-        name=name,
-        kind="preference",
-        columns=(),
-        label="",
-        metrics=METRICS,
-        places=places,
-        evaluation_splits=suffixes,
-        **others,
-    )
-
-
-ALPACA_EVAL = _named("alpaca_eval_preferences", "alpaca_eval_preferences", None, test=True)
-"""Answers of models to the prompts of AlpacaEval, compared by its annotators (Dubois et al. 2023, "AlpacaFarm",
-arxiv.org/abs/2305.14387): train and test."""
-HH_HARMLESS = _named(
-    "hh-rlhf/harmless-base",
-    "Anthropic/hh-rlhf",
-    "harmless-base",
-    test=False,
-    format="transcripts",
-    share=0.2,
-    skip_bad_rows=True,
-)
-"""Transcripts compared by people (Bai et al. 2022, arxiv.org/abs/2204.05862). A fifth of the rows is drawn by a fixed
-seed to be measured on; the few with an empty answer are left out."""
-
-
 WRITTEN = "preferences.jsonl"
 """The file that a stage which compares answers leaves in its folder."""
 
@@ -251,7 +277,8 @@ class PreferenceReference(Block):
                 [
                     (
                         (),
-                        f"needs either 'path' (a file or a data set) or 'from' (a stage that writes preferences); {given}",
+                        "needs either 'path' (a file or a data set) or 'from' (a stage that writes "
+                        f"preferences); {given}",
                     )
                 ]
             )
@@ -289,7 +316,16 @@ class PreferenceReference(Block):
         """Content hash of the rows; None for those of a stage, whose own fingerprint says it. Raises DataError."""
         return None if self.path is None else find(self.path, self.name).content_hash(self.split)
 
-    def _source(self, folders: Mapping[str, Path]) -> tuple[Source, str]:
+    def _source(self, folders: Mapping[str, Path]) -> tuple[DataSource, str]:
         if self.path is not None:
             return find(self.path, self.name), self.split
         return find(str((folders[str(self.source)] / WRITTEN).resolve())), "train"
+
+
+ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"
+
+
+def reads_pairs(words: Any) -> bool:
+    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but
+    decoders."""
+    return not looks_back_only(words)

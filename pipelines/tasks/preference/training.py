@@ -1,41 +1,34 @@
 """Learning to prefer: a number for each answer, by which the better of two can be told.
 
-Pairs of answers as a reward model reads them: both sides in one batch, the chosen rows first.
-
-The loss of a reward model: how surprising the preferences are, given the scores.
-
 Bradley & Terry 1952, "Rank analysis of incomplete block designs: the method of paired comparisons": one answer is
 preferred to another with the probability σ(r_chosen - r_rejected). Stiennon et al. 2020, "Learning to summarize from
-human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head.
+human feedback", section 3.4, arxiv.org/abs/2009.01325, take its negative logarithm as the loss of a scalar head. Both
+sides of a pair stand in one batch, the chosen rows first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError, IncompatibleError
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import Columns
-from pipelines.data.reward_inputs import Reading, Together, encoded
+from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
 from pipelines.tasks.preference.rows import PreferenceRows
+from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
     from pipelines.objectives.losses import Meter
-    from pipelines.tasks.base import Task
 
 
 SIDES = ("chosen", "rejected")
@@ -94,7 +87,7 @@ class ScoredPairs:
 def encode_scored_pairs(
     tokenizer: Any,
     rows: PreferenceRows,
-    reading: Reading,
+    reading: RewardInputFormat,
     stops: Sequence[int] = (),
     with_margins: bool = True,
     with_probabilities: bool = False,
@@ -116,7 +109,8 @@ def encode_scored_pairs(
     kept = [at for at in range(len(found)) if chosen.input_ids[at] != rejected.input_ids[at]]
     if not kept and len(found):
         raise DataError(
-            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do not differ; raise max_length"
+            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do "
+            "not differ; raise max_length"
         )
     if len(kept) == len(found):
         return found
@@ -125,10 +119,10 @@ def encode_scored_pairs(
 
 
 @dataclass(frozen=True)
-class ScoredTogether:
+class ScoredPairsCollator:
     """The collator: of B pairs 2B rows, first the chosen ones, then the rejected ones."""
 
-    together: Together
+    together: RewardCollator
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`labels` (B,), 0 as the first of the two is the better one; the rows (2B, length); `margin` and
@@ -172,50 +166,23 @@ def distance_from_zero(chosen: Tensor, rejected: Tensor) -> Tensor:
     return (chosen.float() + rejected.float()) ** 2
 
 
-STAGES = ("reward", "dpo", "kto")
-"""Stages that learn tasks of the kind `preference`."""
-
-
-class Preferring(TaskTraining):
+class PreferenceTraining(TaskTraining):
     """The Bradley–Terry loss of pairs of answers."""
-
-    head_kind: ClassVar[HeadKind] = "reward"
-
-    def mistakes(self, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        """Asked of the subjects of supervised stages alone."""
-        yield (
-            ("task",),
-            f"is of the kind preference, which the stages {', '.join(STAGES)} learn; write one of them instead",
-        )
-
-    def head(self, subject: Any, task: Task) -> Head:
-        return Head(self.head_kind)
-
-    def columns(self, task: Task) -> tuple[str, ...]:
-        return ()
-
-    def texts(self, rows: Any) -> Iterator[str]:
-        """Every message of every pair."""
-        return (
-            str(message["content"])
-            for side in (rows.chosen, rows.rejected)
-            for each in side
-            for message in each.messages
-        )
 
     def prepare(
         self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
-    ) -> ScoringLesson:
-        from pipelines.data.reward_inputs import Together
+    ) -> PreparedReward:
+        from pipelines.data.completions import stops_of
+        from pipelines.data.reward_inputs import RewardCollator
         from pipelines.objectives.losses import Meter
-        from pipelines.tasks.causal.training import stops_of
         from pipelines.tasks.first_batch import tell_pairs
 
         rows = subject.preference_rows(context, tokenizer)
         reading = reading_of(subject, model.config, rows.chosen, longest)
         if subject.soft_labels and rows.probabilities is None:
             raise DataError(
-                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave it out, or add the column to every row"
+                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave "
+                "it out, or add the column to every row"
             )
         examples = encode_scored_pairs(
             tokenizer, rows, reading, stops_of(model), subject.use_margins, subject.soft_labels
@@ -229,40 +196,31 @@ class Preferring(TaskTraining):
             centring=arguments.center_rewards_coefficient or 0.0,
             meter=meter,
         )
-        together = ScoredTogether(Together.of(tokenizer))
-        return ScoringLesson(
+        together = ScoredPairsCollator(RewardCollator.of(tokenizer))
+        return PreparedReward(
             examples, together, loss, LABELS, score=pair_score, metric="accuracy", reading=reading, meter=meter
         )
 
 
 @dataclass(frozen=True)
-class ScoringLesson(PreparedTask):
+class PreparedReward(PreparedTask):
     """A lesson that says how its model reads, and tells what the scores are like."""
 
-    reading: Reading | None = None
+    reading: RewardInputFormat | None = None
     meter: Meter | None = None
 
 
-def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> Reading:
+def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> RewardInputFormat:
     """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
     told to."""
-    from pipelines.data.reward_inputs import Reading
+    from pipelines.data.reward_inputs import RewardInputFormat
 
     pair = reads_pairs({"model_type": config.model_type, **config.to_dict()})
     if pair and subject.chat_template is not None:
         raise IncompatibleError(f"chat_template {ONE_TEXT}; leave it out")
     limit = subject.max_length if longest is None else min(subject.max_length, longest)
     templated = any(each.templated for each in dialogues)
-    return Reading("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
-
-
-ONE_TEXT = "joins a prompt and its answer to one text, but this model is no decoder and reads them as two"
-
-
-def reads_pairs(words: Any) -> bool:
-    """Whether a model of this resolved architecture reads a prompt and its answer as two texts: every one but
-    decoders."""
-    return not looks_back_only(words)
+    return RewardInputFormat("pair" if pair else "text", limit, subject.max_prompt_length, templated and not pair)
 
 
 def pair_loss(

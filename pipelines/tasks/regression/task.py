@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import HeadKind
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import auxiliary_lm_issues
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.core.config import Block
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, check_columns_differ, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, check_columns_differ, inline_places
 
 
-class Regression(Block):
+class Regression(TaskKind):
     """Which number a text, or a pair of texts, is given."""
 
+    head_kind: ClassVar[HeadKind] = "sequence_classification"
     kind: Literal["regression"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
     """The column of the text, or the two columns of a pair."""
@@ -44,3 +55,12 @@ class Regression(Block):
             metrics=("pearson", "spearmanr"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"text": f"sentence {n}", "score": n + 0.25} for n in range(10)]
+        return {"columns": ["text"], "label": "score"}, rows
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from auxiliary_lm_issues(subject, recipe)

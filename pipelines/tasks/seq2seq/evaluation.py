@@ -10,21 +10,27 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
 
 
-class Texts(TaskEvaluation):
+class Seq2SeqEvaluation(TaskEvaluation):
     """One written text a source, as the stage's `generation` says."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.generate import write
-        from pipelines.tasks.predictions import Written
+        from pipelines.tasks.predictions import TextPredictions
 
-        length, generation = asked.length(), asked.stage.generation
-        longest = asked.choice.trained_target_length(asked.context.recipe)
+        length, generation = request.length(), request.stage.generation
+        longest = request.choice.trained_target_length(request.context.recipe)
         written = []
-        for suffix, split, rows in asked.splits():
+        for suffix, split, rows in request.splits():
             texts = write(
-                asked.model, asked.tokenizer, rows, length, generation, target_length=longest, **asked.running(split)
+                request.model,
+                request.tokenizer,
+                rows,
+                length,
+                generation,
+                target_length=longest,
+                **request.running(split),
             )
-            written.append(Written(asked.choice.name, split, suffix, rows, texts))
+            written.append(TextPredictions(request.choice.name, split, suffix, rows, texts))
         return Predictions(written, length, generation=generation.model_dump())
 
     def score(self, task: Task) -> Score:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.registry import OBJECTIVES
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import PAIR_KEYS
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 from typing import Literal
 
 from pydantic import model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Task, inline_places
-from pipelines.tasks.classification.task import Column
+from pipelines.tasks.base import Column, Task, inline_places
 
 
-class Seq2Seq(Block):
+class Seq2Seq(TaskKind):
     """What a text is to become: its translation, its summary, its correction."""
 
+    head_kind: ClassVar[HeadKind] = "seq2seq_lm"
     kind: Literal["seq2seq"]
     source: Column
     """The column of the texts. `translation.en` is the entry `en` of a column `translation` that holds objects."""
@@ -47,3 +61,56 @@ class Seq2Seq(Block):
             metrics=("bleu", "chrf"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        rows = [{"source": f"sentence {n}", "target": f"sentence {n} rewritten"} for n in range(10)]
+        return {"source": "source", "target": "target"}, rows
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        if subject.auxiliary_lm is not None:
+            yield (
+                ("auxiliary_lm",),
+                "is for tasks with one answer a text, but this task's answers are texts; leave it out",
+            )
+        objective = objective_of(subject)
+        if not objective.pairs:
+            fit = ", ".join(name for name in OBJECTIVES if OBJECTIVES.load(name).pairs)
+            yield (
+                ("objective",),
+                f"is {objective.name}, which learns from text alone; a task of pairs takes one of {fit}",
+            )
+            return
+        shape = recipe.model.architecture
+        if shape is None:
+            return
+        if objective.head.kind not in (known := architecture_fields.heads(shape)):
+            yield (
+                ("task",),
+                f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this "
+                f"architecture has {', '.join(known)}",
+            )
+            return
+        words = architecture_fields.resolve(shape)
+        if (why := objective.misfit(words)) is not None:
+            yield ("objective",), f"is {objective.name}, which {why}"
+        positions = words.get("max_position_embeddings")
+        for key in PAIR_KEYS[1:]:
+            given = getattr(subject, key)
+            if isinstance(positions, int) and isinstance(given, int) and positions < given:
+                yield (key,), f"is {given}, but the model has max_position_embeddings {positions}"
+
+    @classmethod
+    def training_head(cls, subject: Subject, task: Task) -> Head:
+        found: Head = objective_of(subject).head
+        return found
+
+    @classmethod
+    def columns_read(cls, task: Task) -> tuple[str, ...]:
+        return (*task.columns, task.label)  # a tokenizer that learnt from others is another one
+
+
+def objective_of(subject: Subject) -> Any:
+    """What the model is asked to do with a pair: that of the recipe, else teacher forcing."""
+    return OBJECTIVES.load("seq2seq")() if subject.objective is None else subject.objective

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from pipelines.core import architecture_fields
-from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.core.registry import OBJECTIVES
-from pipelines.tasks.training import KEYS_PAIR_KEYS, PreparedTask, TaskTraining, tell_truncated, training_rows
+from pipelines.tasks.seq2seq.task import objective_of
+from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
-
-
-def objective_of(subject: Subject) -> Any:
-    """What the model is asked to do with a pair: that of the recipe, else teacher forcing."""
-    return OBJECTIVES.load("seq2seq")() if subject.objective is None else subject.objective
+    from pipelines.tasks.subject import Subject
 
 
 def lengths_of(subject: Subject) -> tuple[int, int]:
@@ -29,49 +19,8 @@ def lengths_of(subject: Subject) -> tuple[int, int]:
     return subject.max_source_length or subject.max_length, subject.max_target_length or subject.max_length
 
 
-class Pairs(TaskTraining):
+class Seq2SeqTraining(TaskTraining):
     """Teacher forcing, or mask-predict, on pairs of texts."""
-
-    head_kind: ClassVar[HeadKind] = "seq2seq_lm"
-
-    def head(self, subject: Subject, task: Task) -> Head:
-        found: Head = objective_of(subject).head
-        return found
-
-    def columns(self, task: Task) -> tuple[str, ...]:
-        return (*task.columns, task.label)  # a tokenizer that learnt from others is another one
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        if subject.auxiliary_lm is not None:
-            yield (
-                ("auxiliary_lm",),
-                "is for tasks with one answer a text, but this task's answers are texts; leave it out",
-            )
-        objective = objective_of(subject)
-        if not objective.pairs:
-            fit = ", ".join(name for name in OBJECTIVES if OBJECTIVES.load(name).pairs)
-            yield (
-                ("objective",),
-                f"is {objective.name}, which learns from text alone; a task of pairs takes one of {fit}",
-            )
-            return
-        shape = recipe.model.architecture
-        if shape is None:
-            return
-        if objective.head.kind not in (known := architecture_fields.heads(shape)):
-            yield (
-                ("task",),
-                f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this architecture has {', '.join(known)}",
-            )
-            return
-        words = architecture_fields.resolve(shape)
-        if (why := objective.misfit(words)) is not None:
-            yield ("objective",), f"is {objective.name}, which {why}"
-        positions = words.get("max_position_embeddings")
-        for key in KEYS_PAIR_KEYS[1:]:
-            given = getattr(subject, key)
-            if isinstance(positions, int) and isinstance(given, int) and positions < given:
-                yield (key,), f"is {given}, but the model has max_position_embeddings {positions}"
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None

@@ -1,9 +1,4 @@
-"""Evaluating token classification: a row of logits for each word, scored as entities or tags.
-
-What a model said about the words of texts: a row of logits a word.
-
-Asking for the class of each word.
-"""
+"""Evaluating token classification: a row of logits for each word, scored as entities or tags."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Tagged(SplitPredictions):
+class TagPredictions(SplitPredictions):
     """A class for each word. `rows` are WordRows."""
 
     logits: Sequence[NDArray[np.float32]]
@@ -131,25 +126,27 @@ def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[An
     )
 
 
-class Tags(TaskEvaluation):
+class TokenClassificationEvaluation(TaskEvaluation):
     """The logits of each word's first token, in the task's order of classes."""
 
-    def ask(self, asked: EvaluationRequest) -> Predictions:
+    def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import forward
         from pipelines.tasks.token_classification.training import collate_words, encode_words
 
-        names, name, length = asked.task.head.labels, asked.choice.name, asked.length()
-        order = columns(names, asked.model.config, name, asked.choice.model)
+        names, name, length = request.task.head.labels, request.choice.name, request.length()
+        order = columns(names, request.model.config, name, request.choice.model)
         said = []
-        for suffix, split, given in asked.splits():
+        for suffix, split, given in request.splits():
             rows: Any = given
-            parts = encode_words(asked.tokenizer, rows, length)
+            parts = encode_words(request.tokenizer, rows, length)
             logits = forward(
-                asked.model, parts, partial(collate_words, asked.tokenizer), _of_tokens, **asked.running(split)
+                request.model, parts, partial(collate_words, request.tokenizer), _of_tokens, **request.running(split)
             )
             found = _of_words(parts, logits, rows, len(names))
             said.append(
-                Tagged(name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names)
+                TagPredictions(
+                    name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names
+                )
             )
         return Predictions(said, length, order)
 
@@ -169,7 +166,8 @@ def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
     real = inputs["attention_mask"].numpy().astype(bool)
     if logits.ndim != 3 or logits.shape[:2] != real.shape:
         raise ModelError(
-            f"the model gives outputs of shape {logits.shape} for {real.shape[0]} texts of {real.shape[1]} tokens, where one row a token "
+            f"the model gives outputs of shape {logits.shape} for {real.shape[0]} texts of {real.shape[1]} "
+            "tokens, where one row a token "
             "is needed; evaluate a model with a token classification head"
         )
     if not np.isfinite(logits[real]).all():

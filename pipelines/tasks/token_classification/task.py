@@ -6,21 +6,32 @@ whole entities are scored; with `scheme: plain` each word has a class of its own
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.core.config import ConfigIssue
+from pipelines.core.interfaces import Head, HeadKind
+from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.tasks.subject import no_auxiliary_lm
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, Rows
+from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
-from pipelines.tasks.base import Task, class_name, inline_places, natural_order
-from pipelines.tasks.classification.task import Column, class_names
+from pipelines.tasks.base import Column, Task, class_name, class_names, inline_places, natural_order
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -84,7 +95,8 @@ class TokenTask(Task):
                 self._refuse(
                     described,
                     number,
-                    f"has {len(row)} words in '{self.columns[0]}' but {len(tags)} tags in '{self.label}'; each word needs one tag",
+                    f"has {len(row)} words in '{self.columns[0]}' but {len(tags)} tags in '{self.label}'; "
+                    "each word needs one tag",
                 )
             for place, tag in enumerate(tags):
                 if tag not in ids:
@@ -92,7 +104,8 @@ class TokenTask(Task):
                     self._refuse(
                         described,
                         number,
-                        f"has the tag '{tag}' at word {place + 1} ('{row[place]}'), which is none of those that {origin} "
+                        f"has the tag '{tag}' at word {place + 1} ('{row[place]}'), which is none of those "
+                        f"that {origin} "
                         f"({', '.join(self.head.labels[:20])})",
                         "correct it, or add rows with that tag to the training data",
                     )
@@ -146,9 +159,12 @@ class TokenTask(Task):
         return tuple(sorted(found, key=natural_order))
 
 
-class TokenClassification(Block):
+class TokenClassification(TaskKind):
     """Which class each word of a text belongs to: entities, parts of speech."""
 
+    head_kind: ClassVar[HeadKind] = "token_classification"
+    smooths_labels: ClassVar[bool] = True
+    finds_labels: ClassVar[bool] = True
     kind: Literal["token_classification"]
     tokens: Column = "tokens"
     """The column of the words: lists of texts."""
@@ -182,7 +198,10 @@ class TokenClassification(Block):
             )
         wrong = [label for label in self.labels if self.scheme == "iob2" and not IOB2.fullmatch(label)]
         if wrong:
-            sentence = f"names '{wrong[0]}', which is not of the scheme IOB2 (O, B-NAME, I-NAME); write 'scheme: plain' for other tags"
+            sentence = (
+                f"names '{wrong[0]}', which is not of the scheme IOB2 (O, B-NAME, I-NAME); write 'scheme: plain' "
+                "for other tags"
+            )
             raise ConfigIssues([(("labels",), sentence)])
         return self
 
@@ -198,3 +217,11 @@ class TokenClassification(Block):
             places=inline_places(self.train, self.validation, self.test, self.name),
             scheme=self.scheme,
         )
+
+    @classmethod
+    def example(cls) -> TaskExample:
+        return {}, [{"tokens": ["sentence", str(n)], "tags": ["O", "B-NUMBER"]} for n in range(10)]
+
+    @classmethod
+    def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        yield from no_auxiliary_lm(subject, name)

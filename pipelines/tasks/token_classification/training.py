@@ -1,31 +1,24 @@
-"""Learning a class for each word: the first token of a word carries its class.
-
-Words with a class each, as token ids: the first token of a word carries its class, the others none.
+"""Learning a class for each word: the first token of a word carries its class, the others none.
 
 Devlin et al. 2019, "BERT", section 5.3: "we use the representation of the first sub-token as the input to the
 token-level classifier". A text is tokenised as what it reads like, its words joined by spaces, so that its tokens are
 those that the model was pretrained on whatever the tokenizer does with spaces. A text longer than the limit is read
 in several parts: no word is lost.
-
-Learning a class for each word: tasks of the kind `token_classification`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.config import ConfigIssue
-from pipelines.core.errors import DataError, ModelError
-from pipelines.core.interfaces import HeadKind
+from pipelines.core.errors import DataError
 from pipelines.core.scores import score_names
-from pipelines.data.encoding import CHUNK, Parts, collate, settings_kept
-from pipelines.tasks import auxiliary_lm, training
+from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
@@ -34,9 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.core.interfaces import Context
-    from pipelines.core.recipe import Recipe
     from pipelines.tasks.base import Task
-    from pipelines.tasks.training import Subject
+    from pipelines.tasks.subject import Subject
 
 
 IGNORED = -100
@@ -44,7 +36,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordExamples(Parts):
+class EncodedWords(PartedColumns):
     """Parts of tokenised texts, as columns. `truncated` counts the texts that are read in several parts."""
 
     words: list[npt.NDArray[np.int32]]
@@ -57,16 +49,7 @@ class WordExamples(Parts):
         return example if self.labels is None else example | {"token_labels": self.labels[position]}
 
 
-def check_offsets(tokenizer: Any) -> None:
-    """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(
-            f"the tokenizer {type(tokenizer).__name__} does not tell which characters its tokens stand for, which this task needs; "
-            "use a fast tokenizer"
-        )
-
-
-def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExamples:
+def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> EncodedWords:
     """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises
     ModelError."""
     check_offsets(tokenizer)
@@ -102,7 +85,7 @@ def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> WordExample
         if rows.labels is None
         else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)]
     )
-    return WordExamples(
+    return EncodedWords(
         input_ids=ids,
         token_type_ids=types if segments else None,
         words=firsts,
@@ -169,15 +152,8 @@ def collate_words(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[st
     return batch
 
 
-class TokenClassifying(TaskTraining):
+class TokenClassificationTraining(TaskTraining):
     """Cross-entropy over the tokens that begin a word. Devlin et al. 2019, "BERT", section 5.3."""
-
-    head_kind: ClassVar[HeadKind] = "token_classification"
-    smoothed: ClassVar[tuple[str, ...]] = ("token_classification",)
-
-    def mistakes(self, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
-        yield from auxiliary_lm.useless(subject, name)
-        yield from training.useless_pair_keys(subject, name)
 
     def prepare(
         self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
@@ -197,7 +173,10 @@ class TokenClassifying(TaskTraining):
             )
         if context.world.is_main:
             if examples.truncated:
-                what = f"{examples.truncated} of {len(rows)} texts are longer than {limit} tokens and are read in several parts"
+                what = (
+                    f"{examples.truncated} of {len(rows)} texts are longer than {limit} tokens and are read in "
+                    "several parts"
+                )
                 context.events.emit("progress", message=what)
             if labelled < words:
                 level = "warning" if words - labelled > 0.05 * words else "progress"

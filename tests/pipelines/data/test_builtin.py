@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.core.errors import DataError
+from pipelines.core.registry import TASKS
 from pipelines.data import python_docs
-from pipelines.data.builtin import TASK, find
+from pipelines.data.builtin import find
 from pipelines.data.references import DatasetReference
+
+TASK = TASKS.load("builtin/python-docs")
 
 
 def test_its_text_is_read_like_any_other(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES, prompt_of
-from pipelines.data.completions import IGNORED, Together, encode_completions, ended, opening_of, padding_token
+from pipelines.data.completions import IGNORED, CompletionCollator, encode_completions, ended, opening_of, padding_token
 from tests import tiny
 
 TEXT = (
@@ -133,14 +133,14 @@ def test_padding_that_is_the_end_of_texts_hides_no_real_end():
     examples = encode_completions(
         tokenizer, [plain("the sky", " is"), plain("a cat", " saw a dog and a cat")], [0, 1], 500
     )
-    batch = Together(padding_token(tokenizer))([examples[0], examples[1]])
+    batch = CompletionCollator(padding_token(tokenizer))([examples[0], examples[1]])
     end = tokenizer.eos_token_id
     assert (batch["labels"] == end).sum(1).tolist() == [1, 1]
     assert batch["attention_mask"].sum(1).tolist() == examples.lengths.tolist()
 
 
 def test_labels_stand_where_they_are_named_from():
-    batch = Together(0)(
+    batch = CompletionCollator(0)(
         [{"input_ids": [5, 6, 7], "labels": [IGNORED, 6, 7]}, {"input_ids": [8, 9], "labels": [IGNORED, 9]}]
     )
     assert batch["labels"].tolist() == [[6, 7, IGNORED], [9, IGNORED, IGNORED]]

@@ -1,18 +1,64 @@
-"""Encoding and padding against what transformers does by itself."""
+"""Tokenised rows as columns, against transformers' own tokenising and padding."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.core.interfaces import Rows
 from pipelines.data import encoding
-from pipelines.data.encoding import collate, encode
+from pipelines.data.encoding import Columns, PartedColumns, collate, encode, encode_pairs
+from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(PartedColumns):
+    names: list[str]
+    left_out: int
+
+
+def table(rows: int) -> Named:
+    return Named(
+        input_ids=[[row] * (row + 1) for row in range(rows)],
+        token_type_ids=None,
+        lengths=np.arange(1, rows + 1),
+        truncated=7,
+        rows=np.arange(rows) // 2,
+        names=[f"row {row}" for row in range(rows)],
+        left_out=3,
+    )
+
+
+@given(st.lists(st.integers(0, 9), max_size=20))
+def test_every_column_follows_the_places_and_counts_stay(positions: list[int]):
+    whole = table(10)
+    chosen = whole.select(positions)
+    assert type(chosen) is Named
+    assert len(chosen) == len(positions)
+    assert chosen.names == [f"row {position}" for position in positions]
+    assert chosen.lengths.tolist() == [len(ids) for ids in chosen.input_ids] == [position + 1 for position in positions]
+    assert chosen.index == [position // 2 for position in positions]
+    assert (chosen.truncated, chosen.left_out, chosen.token_type_ids) == (7, 3, None)
+
+
+def test_places_in_an_array_choose_the_same_as_in_a_list():
+    assert table(5).select(np.array([4, 0])).input_ids == table(5).select([4, 0]).input_ids == [[4] * 5, [0]]
+
+
+def test_a_row_has_segments_only_where_the_model_has():
+    bare = Columns(input_ids=[[5, 6]], token_type_ids=None, lengths=np.array([2]), truncated=0)
+    paired = Columns(input_ids=[[5, 6]], token_type_ids=[[0, 1]], lengths=np.array([2]), truncated=0)
+    assert bare[0] == {"input_ids": [5, 6]}
+    assert paired[0] == {"input_ids": [5, 6], "token_type_ids": [0, 1]}
+
 
 TEXTS = ["the cat sat on the mat", "a dog", "", "the dog sat and sat and sat on the cat and the mat", "mat cat"]
 PAIRS = ["where did it sit", "the dog and the cat and the mat and the rest of all the things", "yes", "no", "mat"]
@@ -134,7 +180,9 @@ def test_a_padded_example_does_not_depend_on_its_neighbours(tokenizer: Any):
 def test_real_pairs_equal_transformers_own_bert_tokenizer(mirror: Path, monkeypatch: pytest.MonkeyPatch):
     from transformers import BertTokenizerFast
 
-    from pipelines.tasks.benchmarks import MRPC
+    from pipelines.core.registry import TASKS
+
+    MRPC = TASKS.load("glue/mrpc")
 
     monkeypatch.setenv("FINERY_DATA", str(mirror))
     bert = BertTokenizerFast(str(mirror / "tokenizers" / "bert-base-uncased" / "vocab.txt"))
@@ -145,3 +193,48 @@ def test_real_pairs_equal_transformers_own_bert_tokenizer(mirror: Path, monkeypa
     assert examples.token_type_ids == expected["token_type_ids"]
     uncut = bert(list(data.texts), list(data.pairs or ()))["input_ids"]
     assert examples.truncated == sum(len(ids) > 64 for ids in uncut) > 0
+
+
+ROWS = Rows(["a dog", "a cat sat on the mat"], None, ["ein Hund", "eine Katze sass auf der Matte"], [0, 1])
+
+
+@pytest.fixture(scope="module")
+def pair_tokenizer() -> Any:
+    return BPE().train([*ROWS.texts, *ROWS.labels] * 3, 330)  # type: ignore[list-item]
+
+
+def test_both_sides_are_what_the_tokenizer_says(pair_tokenizer: Any):
+    examples = encode_pairs(pair_tokenizer, ROWS, 100, 100)
+    assert examples.input_ids == pair_tokenizer(list(ROWS.texts))["input_ids"]
+    assert examples.labels == pair_tokenizer(list(ROWS.labels or ()))["input_ids"]
+    assert examples.lengths.tolist() == [
+        len(s) + len(t) for s, t in zip(examples.input_ids, examples.labels, strict=True)
+    ]
+    assert examples.truncated == 0
+    assert "token_type_ids" not in examples[0]
+    assert examples.select([1])[0]["labels"] == examples.labels[1]
+
+
+def test_each_side_is_cut_to_its_own_length(pair_tokenizer: Any):
+    examples = encode_pairs(pair_tokenizer, ROWS, 4, 6)
+    assert max(map(len, examples.input_ids)) == 4
+    assert max(map(len, examples.labels or ())) == 6
+    assert all(row[-1] == pair_tokenizer.sep_token_id for row in [*examples.input_ids, *(examples.labels or ())])
+    long = [
+        len(s) > 4 or len(t) > 6
+        for s, t in zip(
+            pair_tokenizer(list(ROWS.texts))["input_ids"],
+            pair_tokenizer(list(ROWS.labels or ()))["input_ids"],
+            strict=True,
+        )
+    ]
+    assert examples.truncated == sum(long)
+    assert pair_tokenizer.backend_tokenizer.truncation is None
+
+
+def test_pairs_that_just_fit_are_not_cut(pair_tokenizer: Any):
+    full = encode_pairs(pair_tokenizer, ROWS, 100, 100)
+    source, target = max(map(len, full.input_ids)), max(map(len, full.labels or ()))
+    assert encode_pairs(pair_tokenizer, ROWS, source, target).truncated == 0
+    assert encode_pairs(pair_tokenizer, ROWS, source - 1, target).truncated == 1
+    assert encode_pairs(pair_tokenizer, ROWS, source, target - 1).truncated == 1

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pipelines.core.errors import DataError
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.prompts import ASKED, PLAIN, Prompt, Prompts
+from pipelines.data.prompts import ASKED, PLAIN, Prompts, PromptText
 from tests import tiny
 
 
@@ -173,7 +173,7 @@ def test_a_tokenizer_may_learn_from_the_whole_texts(tmp_path: Path) -> None:
 
 
 def test_a_prompt_is_a_text_that_travels_between_processes() -> None:
-    prompt = Prompt("good ?", MESSAGES)
+    prompt = PromptText("good ?", MESSAGES)
     copied = pickle.loads(pickle.dumps(prompt))
     assert copied == "good ?"
     assert copied.messages == prompt.messages == tuple(MESSAGES)

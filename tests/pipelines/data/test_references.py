@@ -1,4 +1,4 @@
-"""What a path in a recipe becomes, and what a data set reference reads."""
+"""What a path in a recipe means, and which texts are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pipelines.core.config import flatten
 from pipelines.core.errors import DataError
-from pipelines.data.references import DatasetReference
+from pipelines.data.references import DatasetReference, texts_of
 
 
 def reference(folder: Path, **keys: Any) -> DatasetReference:
@@ -128,3 +128,27 @@ def test_real_text_is_read_by_its_hub_name(mirror: Path, monkeypatch: pytest.Mon
     rows = block.rows()
     assert len(rows) == 209
     assert rows == block.load()["text"][:]
+
+
+def column(*cells: Any) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_dict({"text": list(cells)})
+
+
+def test_texts_keep_their_order_and_white_space_and_empty_ones_are_left_out():
+    assert texts_of(column(" b\n", "", None, "a", "\t"), "text", "it") == [" b\n", "a"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "given"), [((None, 3), "row 2, holds '3' (int)"), ((["a"], None), "row 1, holds \"['a']\" (list)")]
+)
+def test_what_is_no_text_is_named_with_its_row(cells: tuple[Any, ...], given: str):
+    with pytest.raises(DataError) as caught:
+        texts_of(column(*cells), "text", "it")
+    assert str(caught.value).startswith(f"it, {given} in the column 'text', must be a text")
+
+
+def test_a_column_without_text_is_refused():
+    with pytest.raises(DataError, match="it has no text in the column 'text': all 2 cells are empty"):
+        texts_of(column(None, " "), "text", "it")

@@ -1,4 +1,4 @@
-"""Spans of sentences against a slow reader, and the corpus they are cut from."""
+"""Sentences, the corpus they are kept in, the spans cut from it, and the layouts of objectives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,45 @@ from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, DiskFull, ModelError
 from pipelines.data import packing
-from pipelines.data.sentences import Corpus, Spans, read_sentences, sentence_ends
+from pipelines.data.packing import Blocks
+from pipelines.data.sentences import Corpus, Spans, lay_out, read_sentences, sentence_ends
 from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
+from tests import tiny
+
+
+def sentences(text: str) -> list[str]:
+    places = [0, *sentence_ends(text), len(text)]
+    return [text[start:end].strip() for start, end in pairwise(places)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("'Stop!' he said. \"Why?\" (No answer.) Then", ["'Stop!' he said.", '"Why?"', "(No answer.)", "Then"]),
+        ("wrapped\nover lines. Next", ["wrapped\nover lines.", "Next"]),
+        ("A heading\n\nA text\n \n\nAnother", ["A heading", "A text", "", "Another"]),
+        ("it costs 3.50 at www.example.com today. Yes", ["it costs 3.50 at www.example.com today.", "Yes"]),
+        ("so... what? yes", ["so... what? yes"]),
+        ("Mr. Smith", ["Mr.", "Smith"]),
+        ("No end", ["No end"]),
+        ("  One.  ", ["One."]),
+        ("Er sagte: »Ja.« Dann ging er… Ende.", ["Er sagte: »Ja.«", "Dann ging er…", "Ende."]),
+        ("", [""]),
+    ],
+)
+def test_known_texts(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
+
+
+@given(st.text(alphabet="aB .!?\n'\")", max_size=60))
+def test_ends_ascend_within_the_text(text: str) -> None:
+    ends = sentence_ends(text)
+    assert ends == sorted(set(ends))
+    assert all(text[:end].strip() and text[end:].strip() for end in ends)
+    assert all(text[end].isspace() for end in ends)
+
 
 TEXTS = [
     "The cat sat on a mat. It looked at the dogs! Did they see it?",
@@ -170,3 +206,24 @@ def test_documents_without_a_span_are_skipped() -> None:
     assert len(spans) == 2
     assert [spans.others(number) for number in range(2)] == [(0, 1), (1, 2)]
     assert spans[1]["input_ids"].tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize(("layout", "added"), [("blocks", 2), ("stream", 0)])
+def test_pieces_have_the_asked_length_and_their_ends(layout: str, added: int, tmp_path: Path) -> None:
+    rows = lay_out(layout, tiny.tokenizer(), tiny.TEXTS, 10, tmp_path, "key")
+    assert isinstance(rows, Blocks)
+    assert len(rows) > 5
+    ends = (tiny.tokenizer().cls_token_id, tiny.tokenizer().sep_token_id)
+    for number in range(len(rows)):
+        ids = rows[number]["input_ids"].tolist()
+        assert len(ids) == 10 + added
+        assert ((ids[0], ids[-1]) == ends) == (layout == "blocks")
+
+
+def test_spans_have_at_most_the_asked_length(tmp_path: Path) -> None:
+    texts = [". ".join(word.capitalize() for word in text.split()) for text in tiny.TEXTS]
+    rows = lay_out("sentences", tiny.tokenizer(), texts, 10, tmp_path, "key")
+    assert isinstance(rows, Spans)
+    assert 2 <= max(len(rows[number]["input_ids"]) for number in range(len(rows))) <= 10
+    again = lay_out("sentences", tiny.tokenizer(), iter(()), 6, tmp_path, "key")  # one corpus for every length
+    assert max(len(again[number]["input_ids"]) for number in range(len(again))) <= 6

@@ -8,7 +8,7 @@ from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.load import loads
 from pipelines.evaluation.analysis import look_for_overlap
-from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.predictions import ClassPredictions
 
 RECIPE = """
 name: t
@@ -74,7 +74,7 @@ def test_columns_that_make_no_sense_are_mistakes(files, context, classifier, mor
 def test_what_was_asked_in_another_way_is_looked_through_too(files, context, classifier):
     made, given = evaluated(files, context, classifier, "")
     rows = made.stages[0].resolved("mine").rows("validation")
-    said = Predicted("mine/0-shot", "validation", "", rows, np.zeros((len(rows), 2), dtype=np.float32))
+    said = ClassPredictions("mine/0-shot", "validation", "", rows, np.zeros((len(rows), 2), dtype=np.float32))
     details = {"mine/0-shot": {"model": "mine"}}
     doubts = look_for_overlap(given, [said, SimpleNamespace(benchmark="unknown", split="test")], details)
     assert details["mine/0-shot"]["overlap"]["validation"]["exact"] == 2

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pipelines.evaluation.baselines import longer, shorter
-from tests.pipelines.data.test_preference_pairs import rows
+from tests.pipelines.tasks.preference.test_pairs import rows
 
 
 def test_lengths_are_counted_in_letters_and_the_two_guessers_are_opposites():

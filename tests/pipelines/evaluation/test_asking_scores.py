@@ -15,7 +15,7 @@ import torch
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.data.reward_inputs import Reading, Settings
+from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from tests import tiny
 
 ROWS = [
@@ -94,7 +94,7 @@ def test_it_reads_as_it_was_trained(tmp_path: Path, context: Callable[..., Any])
     model = tiny.build("finery", HEAD, family="decoder").eval()
     folder = tmp_path / "stage" / "model"
     folder.mkdir(parents=True)
-    Settings(Reading("text", 9, 3), 0.0, 1.0).write(folder, {})
+    RewardSettings(RewardInputFormat("text", 9, 3), 0.0, 1.0).write(folder, {})
     made = recipe(tmp_path)
     short = asked(made, context, model, {"mine": folder.parent})
     assert short[1]["max_length"] == 9

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.pipelines.data.test_preference_pairs import rows
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.baselines import NotDefined, longer, shorter
 from pipelines.evaluation.examples import scored_examples
-from pipelines.tasks.preference.evaluation import Compared, difference, score_pairs
-from tests.pipelines.data.test_preference_pairs import rows
+from pipelines.tasks.preference.evaluation import PairPredictions, difference, score_pairs
 
 
 class Task:
@@ -23,7 +23,7 @@ SCORES = np.array([[1.0, 0.0], [0.5, 2.0], [3.0, 3.0]], dtype=np.float32)
 
 
 def said(scores=SCORES):
-    return Compared("pairs", "test", "", PAIRS, scores)
+    return PairPredictions("pairs", "test", "", PAIRS, scores)
 
 
 def test_the_score_is_the_share_in_order_and_a_tie_counts_half():

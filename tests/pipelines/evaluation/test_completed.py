@@ -7,11 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.errors import DataError
+from pipelines.core.registry import TASKS
 from pipelines.metrics.perplexity import Tally
-from pipelines.tasks.benchmarks import ALPACA, GSM8K
-from pipelines.tasks.causal.evaluation import Completed, graded, score_completions
+from pipelines.tasks.causal.evaluation import CompletionPredictions, graded, score_completions
 from pipelines.tasks.causal.task import Dialogues
 from pipelines.tasks.predictions import write_predictions
+
+ALPACA = TASKS.load("alpaca")
+GSM8K = TASKS.load("gsm8k")
 
 TALLY = Tally(
     np.array([0, 1]), {"bits": np.array([6.0, 2.0]), "tokens": np.array([3.0, 1.0]), "bytes": np.array([4.0, 12.0])}
@@ -20,7 +23,9 @@ TALLY = Tally(
 
 def said(texts, labels=("a cat", "a dog"), tally=TALLY):
     rows = Dialogues(["one", "two"], None, list(labels), [4, 9])
-    return Completed("b", "test", "", rows, None if texts is None else np.asarray(texts, dtype=object), tally)
+    return CompletionPredictions(
+        "b", "test", "", rows, None if texts is None else np.asarray(texts, dtype=object), tally
+    )
 
 
 def test_texts_and_likelihood_are_scored_together():

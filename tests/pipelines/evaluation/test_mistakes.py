@@ -4,13 +4,13 @@ import numpy as np
 
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.examples import MOST, ScoredExamples, mistakes, write_mistakes
-from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.predictions import ClassPredictions
 
 
 def test_the_worst_come_first_and_right_answers_not_at_all():
     count = MOST + 60
     rows = Rows([f"text {at}" for at in range(count)], None, [0] * count, list(range(count)))
-    said = Predicted("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
+    said = ClassPredictions("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
     badness = np.arange(count) % 50 / 50.0
     found = mistakes(said, ScoredExamples(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something"))
     assert len(found) == MOST

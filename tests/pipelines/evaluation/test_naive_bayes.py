@@ -42,7 +42,9 @@ def test_it_says_where_it_makes_no_sense(texts, labels, outputs):
 
 def test_it_reads_sentiment_from_words(mirror, monkeypatch):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
-    from pipelines.tasks.benchmarks import SST2
+    from pipelines.core.registry import TASKS
+
+    SST2 = TASKS.load("glue/sst2")
     from pipelines.tasks.scoring import score
 
     validation = SST2.rows("validation")

@@ -4,13 +4,13 @@ import pytest
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.examples import mistakes, scored_examples
 from pipelines.tasks.base import resolve
-from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, Spanned
+from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, SpanPredictions
 from pipelines.tasks.extractive_qa.task import QuestionRows
-from pipelines.tasks.multiple_choice.evaluation import Chosen
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import ChoiceRows
-from pipelines.tasks.predictions import Predicted, Written
+from pipelines.tasks.predictions import ClassPredictions, TextPredictions
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.token_classification.evaluation import Tagged
+from pipelines.tasks.token_classification.evaluation import TagPredictions
 from pipelines.tasks.token_classification.task import TokenTask, WordRows
 
 
@@ -21,7 +21,7 @@ def listed(said, task):
 def test_of_classes_the_surest_wrong_answer_is_the_worst():
     rows = Rows(["a", "b", "c"], ["x", "y", "z"], [0, 1, 0], [7, 8, 9])
     logits = np.log(np.array([[0.3, 0.7], [0.1, 0.9], [0.05, 0.95]], dtype=np.float32))
-    found = listed(Predicted("glue/mrpc", "validation", "", rows, logits), resolve("glue/mrpc", "x"))
+    found = listed(ClassPredictions("glue/mrpc", "validation", "", rows, logits), resolve("glue/mrpc", "x"))
     assert [(each["index"], each["text"], each["text_pair"], each["gold"], each["said"]) for each in found] == [
         (9, "c", "z", "not_equivalent", "equivalent"),
         (7, "a", "x", "not_equivalent", "equivalent"),
@@ -32,7 +32,7 @@ def test_of_classes_the_surest_wrong_answer_is_the_worst():
 def test_of_numbers_the_farthest_is_the_worst():
     rows = Rows(["a", "b"], ["x", "y"], [1.0, 5.0], [0, 1])
     found = listed(
-        Predicted("glue/stsb", "validation", "", rows, np.array([[1.5], [2.0]], dtype=np.float32)),
+        ClassPredictions("glue/stsb", "validation", "", rows, np.array([[1.5], [2.0]], dtype=np.float32)),
         resolve("glue/stsb", "x"),
     )
     assert [(each["index"], each["badness"], each["confidence"]) for each in found] == [(1, 3.0, None), (0, 0.5, None)]
@@ -41,7 +41,7 @@ def test_of_numbers_the_farthest_is_the_worst():
 def test_options_are_told_by_letter_and_text():
     rows = ChoiceRows(["story"], None, [1], [0], [["it rained", "it snowed"]])
     [found] = listed(
-        Chosen("race/middle", "validation", "", rows, np.array([[2.0, 0.0]], dtype=np.float32)),
+        OptionPredictions("race/middle", "validation", "", rows, np.array([[2.0, 0.0]], dtype=np.float32)),
         resolve("race/middle", "x"),
     )
     assert (found["gold"], found["said"]) == ("B: it snowed", "A: it rained")
@@ -60,7 +60,7 @@ def test_of_spans_one_that_shares_no_word_is_worse_than_one_that_is_too_long():
         SpanAnswer([span("fish", 2.0), span("y", 2.0)], -9),
         SpanAnswer([span("bird", 5.0)], -9),
     ]
-    said = Spanned("squad", "validation", "", rows, offers, rows.texts, False, 0.0)
+    said = SpanPredictions("squad", "validation", "", rows, offers, rows.texts, False, 0.0)
     found = listed(said, resolve("squad", "squad"))
     assert [(each["said"], each["gold"]) for each in found] == [("fish", "a dog"), ("cat sat", "the cat")]
     assert [each["confidence"] for each in found] == pytest.approx([0.5, np.e / (np.e + 1)], abs=1e-6)
@@ -72,7 +72,7 @@ def test_of_tags_only_the_wrong_words_are_told_and_every_word_is_a_decision():
         np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32),
         np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32),
     ]
-    said = Tagged("names", "validation", "", rows, logits, ("O", "B-PER"))
+    said = TagPredictions("names", "validation", "", rows, logits, ("O", "B-PER"))
     task = TokenTask("names", "token_classification", ("tokens",), "tags", ("seqeval",), {}, ("O", "B-PER"))
     outcomes = scored_examples(said, task)
     assert outcomes.wrong.tolist() == [True, False]
@@ -84,9 +84,9 @@ def test_of_tags_only_the_wrong_words_are_told_and_every_word_is_a_decision():
 def test_of_texts_the_one_that_scores_least_is_the_worst():
     rows = Rows(["eins", "zwei", "drei"], None, ["the cat sat down", "a dog ran home", "birds sing"], [0, 1, 2])
     texts = np.array(["the cat sat", "nothing of it", "birds sing"], dtype=object)
-    found = listed(Written("multi30k/en-de", "test", "", rows, texts), resolve("multi30k/en-de", "x"))
+    found = listed(TextPredictions("multi30k/en-de", "test", "", rows, texts), resolve("multi30k/en-de", "x"))
     assert [each["index"] for each in found] == [1, 0]
-    as_text = Written(
+    as_text = TextPredictions(
         "glue/sst2",
         "validation",
         "",
@@ -101,7 +101,8 @@ def test_labels_that_are_not_public_have_no_outcome():
     rows = Rows(["a"], ["b"], None, [0])
     assert (
         scored_examples(
-            Predicted("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)), resolve("glue/ax", "glue/ax")
+            ClassPredictions("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)),
+            resolve("glue/ax", "glue/ax"),
         )
         is None
     )

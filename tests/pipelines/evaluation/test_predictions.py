@@ -2,17 +2,19 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from pipelines.core.interfaces import Rows
-from pipelines.tasks.predictions import Predicted, Written, read_predictions, write_predictions
+from pipelines.tasks.predictions import ClassPredictions, TextPredictions, read_predictions, write_predictions
 
-PAIRS = Predicted(
+PAIRS = ClassPredictions(
     "glue/mrpc",
     "validation",
     "",
     Rows(["a", "b"], ["c", "d"], [1, 0], [0, 7]),
     np.array([[0.5, 0.25], [-1.0, 2.0]], dtype=np.float32),
 )
-HIDDEN = Predicted("glue/ax", "test", "", Rows(["x"], ["y"], None, [0]), np.array([[0.0, 1.0, -1.0]], dtype=np.float32))
-NUMBERS = Predicted(
+HIDDEN = ClassPredictions(
+    "glue/ax", "test", "", Rows(["x"], ["y"], None, [0]), np.array([[0.0, 1.0, -1.0]], dtype=np.float32)
+)
+NUMBERS = ClassPredictions(
     "glue/stsb",
     "validation",
     "",
@@ -20,7 +22,7 @@ NUMBERS = Predicted(
     np.array([[2.25], [4.75]], dtype=np.float32),
 )
 
-TEXTS = Written(
+TEXTS = TextPredictions(
     "multi30k/en-de",
     "test",
     "",
@@ -60,7 +62,7 @@ def test_texts_and_classes_share_a_file(tmp_path):
 
 
 def test_references_that_are_not_public_are_null(tmp_path):
-    hidden = Written("t", "test", "", Rows(["a"], None, None, [0]), np.asarray(["b"], dtype=object))
+    hidden = TextPredictions("t", "test", "", Rows(["a"], None, None, [0]), np.asarray(["b"], dtype=object))
     write_predictions(tmp_path / "p.parquet", [hidden])
     assert read_predictions(tmp_path / "p.parquet")["t", "test"]["reference"] == [None]
     assert hidden.labels is None
@@ -122,7 +124,9 @@ def test_regression_keeps_its_numbers(tmp_path):
 
 
 def test_single_texts_have_no_pair_and_everything_is_read_back(tmp_path):
-    single = Predicted("s", "validation", "", Rows(["a"], None, [1], [3]), np.array([[1.0, 2.0]], dtype=np.float32))
+    single = ClassPredictions(
+        "s", "validation", "", Rows(["a"], None, [1], [3]), np.array([[1.0, 2.0]], dtype=np.float32)
+    )
     write_predictions(tmp_path / "p.parquet", [single, HIDDEN])
     assert pq.read_table(tmp_path / "p.parquet")["text_pair"].to_pylist() == [None, "y"]
     read = read_predictions(tmp_path / "p.parquet")

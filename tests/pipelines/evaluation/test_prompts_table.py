@@ -4,7 +4,8 @@ import pytest
 
 from pipelines.core.registry import TASKS
 from pipelines.evaluation.few_shot.prompts import PROMPTS, prompt_for, unfit
-from pipelines.tasks.benchmarks import SST2
+
+SST2 = TASKS.load("glue/sst2")
 
 WITHOUT = {"glue/ax", "alpaca_eval_preferences", "hh-rlhf/harmless-base"}
 """The labels of `glue/ax` are not public, so it is never asked; of two answers that people compared, a reward model scores each."""

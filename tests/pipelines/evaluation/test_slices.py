@@ -8,7 +8,7 @@ from pipelines.core.load import loads
 from pipelines.evaluation.analysis import by_value, check_named, classes, columns_of, cut, slices
 from pipelines.evaluation.examples import scored_examples
 from pipelines.tasks.base import resolve
-from pipelines.tasks.predictions import Predicted
+from pipelines.tasks.predictions import ClassPredictions
 from pipelines.tasks.scoring import score
 
 TASK = resolve("glue/sst2", "glue/sst2")
@@ -20,7 +20,7 @@ def said(examples=200, seed=0):
     labels = random.integers(2, size=examples)
     logits = random.normal(size=(examples, 2)) + np.eye(2)[labels]
     texts = [" ".join(["word"] * int(count)) for count in random.integers(1, 40, examples)]
-    return Predicted(
+    return ClassPredictions(
         "glue/sst2",
         "validation",
         "",
@@ -93,7 +93,7 @@ def test_each_part_is_correlated_by_itself():
     task = resolve("glue/stsb", "glue/stsb")
     rows = Rows(["a"] * 10 + ["a b c"] * 10, None, [2.0] * 10 + list(np.arange(10) / 2), list(range(20)))
     logits = np.arange(20, dtype=np.float32)[:, None]
-    found = slices(Predicted("glue/stsb", "validation", "", rows, logits), task, score(task), {}, seed=1)
+    found = slices(ClassPredictions("glue/stsb", "validation", "", rows, logits), task, score(task), {}, seed=1)
     assert found[-1]["scores"]["pearson"] == pytest.approx(1.0)
     assert (
         found[0]["scores"]["pearson"] == 0.0

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from pipelines.data.prompts import Prompt
+from pipelines.data.prompts import PromptText
 from pipelines.feedback import results
 from pipelines.feedback.audit import audit_page
 from pipelines.feedback.judges.judge import Spent, Verdict, both_orders
 from pipelines.feedback.pairs import JudgedPrompt
 
-PLAIN = Prompt("p")
+PLAIN = PromptText("p")
 SURE = both_orders(0.9, 0.8)
 ASKED = [{"role": "user", "content": "Say something."}]
 
 
 def judged(
-    number: int = 0, verdict: Verdict = SURE, prompt: Prompt = PLAIN, texts: tuple[str, str] = ("long text", "x")
+    number: int = 0, verdict: Verdict = SURE, prompt: PromptText = PLAIN, texts: tuple[str, str] = ("long text", "x")
 ) -> JudgedPrompt:
     return JudgedPrompt(
         prompt,
@@ -72,7 +72,7 @@ def test_a_row_says_all_that_is_known_of_a_preference() -> None:
 
 
 def test_messages_stay_messages() -> None:
-    own = judged(prompt=Prompt("Say something.", ASKED))
+    own = judged(prompt=PromptText("Say something.", ASKED))
     (row,) = results.preference_rows([own], stage(), "sft")
     assert row["prompt"] == ASKED
     assert row["chosen"] == [{"role": "assistant", "content": "long text"}]

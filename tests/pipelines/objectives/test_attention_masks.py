@@ -10,16 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core.model_types import TAKE_MASKS, takes_masks
 from pipelines.models import opening
-from pipelines.objectives.attention_masks import (
-    TAKE_MASKS,
-    SeparateDocuments,
-    additive,
-    documents,
-    earlier,
-    restarted,
-    takes_masks,
-)
+from pipelines.objectives.attention_masks import SeparateDocuments, additive, documents, earlier, restarted
 from pipelines.objectives.causal_lm import CausalLM
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.prefix_lm import PrefixLM

@@ -15,8 +15,8 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.prompts import Prompt
-from pipelines.data.reward_inputs import Reading, Settings, Together, encode_scored
+from pipelines.data.prompts import PromptText
+from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, RewardSettings, encode_scored
 from pipelines.rewards.model import RewardModel
 from tests import tiny
 
@@ -28,19 +28,19 @@ def scored(family: str, tokenizer: Any = None) -> Any:
     return tiny.build("finery", Head("reward"), family=family, initializer_range=0.5).eval()
 
 
-def alone(model: Any, tokenizer: Any, dialogue: Dialogue, reading: Reading) -> float:
+def alone(model: Any, tokenizer: Any, dialogue: Dialogue, reading: RewardInputFormat) -> float:
     rows = encode_scored(tokenizer, [dialogue], reading)
     with torch.no_grad():
-        return float(model(**Together.of(tokenizer)([rows[0]])).logits[0, 0])
+        return float(model(**RewardCollator.of(tokenizer)([rows[0]])).logits[0, 0])
 
 
 @pytest.mark.parametrize(("family", "reads"), [("decoder", "text"), ("encoder", "pair"), ("encoder-decoder", "pair")])
 def test_scores_are_those_of_each_pair_alone(
     context: Callable[..., Any], tmp_path: Path, family: str, reads: Any
 ) -> None:
-    model, reading = scored(family), Reading(reads, 30)
+    model, reading = scored(family), RewardInputFormat(reads, 30)
     (tmp_path / "model").mkdir()
-    Settings(reading, 0.5, 2.0).write(tmp_path / "model", {})
+    RewardSettings(reading, 0.5, 2.0).write(tmp_path / "model", {})
     found = RewardModel.model_validate({"from": "judge"}).open(context(model))(PROMPTS, COMPLETIONS)
     expected = [alone(model, tiny.tokenizer(), each, reading) for each in reading.dialogues(PROMPTS, COMPLETIONS)]
     assert found == pytest.approx(expected, abs=1e-5)
@@ -50,17 +50,21 @@ def test_scores_are_those_of_each_pair_alone(
 
 
 def test_prompts_keep_their_messages_for_the_models_own_template(context: Callable[..., Any], tmp_path: Path) -> None:
-    model, tokenizer, reading = scored("decoder"), copy.deepcopy(tiny.tokenizer()), Reading("text", 48, templated=True)
+    model, tokenizer, reading = (
+        scored("decoder"),
+        copy.deepcopy(tiny.tokenizer()),
+        RewardInputFormat("text", 48, templated=True),
+    )
     tokenizer.chat_template = TEMPLATES["simple"]
     (tmp_path / "model").mkdir()
-    Settings(reading).write(tmp_path / "model", {})
+    RewardSettings(reading).write(tmp_path / "model", {})
     messages = [
         {"role": "user", "content": "good ?"},
         {"role": "assistant", "content": "fine"},
         {"role": "user", "content": "very ?"},
     ]
     found = RewardModel.model_validate({"from": "judge"}).open(context(model, tokenizer))(
-        [Prompt("good ? fine very ?", messages), "good ?"], ["yes", "no"]
+        [PromptText("good ? fine very ?", messages), "good ?"], ["yes", "no"]
     )
     asked = [
         Dialogue((*messages, {"role": "assistant", "content": "yes"}), (False, False, False, True)),
@@ -74,8 +78,8 @@ def test_a_model_from_elsewhere_is_read_as_its_family_would_be(context: Callable
     block = RewardModel.model_validate({"checkpoint": str(tmp_path)})
     assert block.open(context(model))(PROMPTS, COMPLETIONS) == pytest.approx(
         [
-            alone(model, tiny.tokenizer(), each, Reading("text", 48))
-            for each in Reading("text", 48).dialogues(PROMPTS, COMPLETIONS)
+            alone(model, tiny.tokenizer(), each, RewardInputFormat("text", 48))
+            for each in RewardInputFormat("text", 48).dialogues(PROMPTS, COMPLETIONS)
         ],
         abs=1e-5,
     )

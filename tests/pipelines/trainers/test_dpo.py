@@ -311,10 +311,10 @@ def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, e
     tokenizer = given.open_tokenizer()
     examples, characters = held_out_for(recipe.stages[-1], model, tokenizer, None, 7)
     assert characters[0] == (len(ROWS[24]["chosen"]), len(ROWS[24]["rejected"]))
-    from pipelines.tasks.preference.pairs import PairsTogether
+    from pipelines.tasks.preference.pairs import PreferenceCollator
 
     step = PreferenceStep({"sigmoid": 1.0}, DPOArguments(), FrozenCopy(other), Meter())
-    together = step.collated(PairsTogether(0))
+    together = step.collated(PreferenceCollator(0))
     few, many = (dpo_step.ask(given, model, step, examples, together, size) for size in (2, 7))
     assert len(examples) == 7
     for name in few:

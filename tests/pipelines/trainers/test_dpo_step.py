@@ -9,7 +9,7 @@ import torch
 
 from pipelines.core.interfaces import Head
 from pipelines.objectives.losses import Meter
-from pipelines.tasks.preference.pairs import PairsTogether
+from pipelines.tasks.preference.pairs import PreferenceCollator
 from pipelines.trainers.dpo_settings import NAMES, DPOArguments
 from pipelines.trainers.dpo_step import CHOSEN, PreferenceStep
 from pipelines.trainers.reference import FrozenCopy
@@ -93,7 +93,7 @@ def ours_from(trl_dataset, pad):
             example[side] = [*row["prompt_ids"], *row[f"{side}_ids"]]
             example[f"{side}_labels"] = [-100] * len(row["prompt_ids"]) + list(row[f"{side}_ids"])
         examples.append(example)
-    return examples, PairsTogether(pad)
+    return examples, PreferenceCollator(pad)
 
 
 def mean_loss(step, model, batch):
@@ -174,7 +174,7 @@ def test_encoder_decoders_are_asked_like_one_sequence_at_a_time(model_type):
     reference, start = moved(policy), 2
     policy.eval()
     step = step_of("sigmoid", FrozenCopy(reference))
-    batch = step.collated(PairsTogether(0, start))(targets_of())
+    batch = step.collated(PreferenceCollator(0, start))(targets_of())
     loss = mean_loss(step, policy, batch)
     expected = 0.0
     for source, answers in zip(SOURCES, ANSWERS, strict=True):
@@ -189,7 +189,7 @@ def test_encoder_decoders_are_asked_like_one_sequence_at_a_time(model_type):
 def test_a_pair_does_not_depend_on_what_it_is_batched_with():
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     step = step_of("ipo", FrozenCopy(moved(policy)))
-    together = step.collated(PairsTogether(0, 2))
+    together = step.collated(PreferenceCollator(0, 2))
     whole = step(policy, together(targets_of()))[0].item()
     assert sum(step(policy, together([each]))[0].item() for each in targets_of()) == pytest.approx(whole, rel=1e-5)
 
@@ -200,7 +200,7 @@ def test_what_only_fills_a_batch_is_neither_learnt_nor_told(names):
 
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     step = step_of(names, FrozenCopy(moved(policy)))
-    together = without_padding(step.collated(PairsTogether(0, 2)), step.label_names)
+    together = without_padding(step.collated(PreferenceCollator(0, 2)), step.label_names)
     alone = together(targets_of()[:2])
     filled = together([*targets_of()[:2], {**targets_of()[2], "padding": True}])
     expected, found = mean_loss(step, policy, alone), mean_loss(step, policy, filled)
@@ -214,18 +214,18 @@ def test_what_only_fills_a_batch_is_neither_learnt_nor_told(names):
 def test_stored_numbers_stand_for_the_reference():
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     asked = step_of("sigmoid", FrozenCopy(moved(policy)))
-    batch = asked.collated(PairsTogether(0, 2))(targets_of())
+    batch = asked.collated(PreferenceCollator(0, 2))(targets_of())
     numbers = asked.reference_answers(policy, batch).reshape(2, -1).T.numpy()
     stored = step_of("sigmoid", None)
     examples = [{**example, "reference": numbers[place]} for place, example in enumerate(targets_of())]
-    assert mean_loss(stored, policy, stored.collated(PairsTogether(0, 2))(examples)).item() == pytest.approx(
+    assert mean_loss(stored, policy, stored.collated(PreferenceCollator(0, 2))(examples)).item() == pytest.approx(
         mean_loss(asked, policy, batch).item(), rel=1e-6
     )
 
 
 def test_the_likelihood_is_counted_by_the_tokens_of_the_chosen_answers():
     step = step_of({"sft": 1.0}, None)
-    batch = step.collated(PairsTogether(0, 2))(targets_of())
+    batch = step.collated(PreferenceCollator(0, 2))(targets_of())
     policy = tiny.build("bart", Head("seq2seq_lm")).eval()
     with torch.no_grad():
         rows = len(SOURCES)

@@ -9,7 +9,7 @@ import torch
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS
 from pipelines.models.log_probabilities import sums, token_log_probabilities
-from pipelines.tasks.preference.pairs import PairsTogether
+from pipelines.tasks.preference.pairs import PreferenceCollator
 from pipelines.trainers.reference import (
     DisabledAdapter,
     FrozenCopy,
@@ -56,7 +56,7 @@ def test_a_disabled_adapter_is_the_model_before_it_to_the_bit(name, kind):
         if kind == "decoder"
         else tiny.build("bart", Head("seq2seq_lm"))
     )
-    inputs = decoder_inputs() if kind == "decoder" else PairsTogether(0, 2)(targets_of())
+    inputs = decoder_inputs() if kind == "decoder" else PreferenceCollator(0, 2)(targets_of())
     reference = FrozenCopy.of(model)
     policy = tuned_by({"name": name}, model)
     nudged(policy)
@@ -158,20 +158,20 @@ class Rows:
 @pytest.mark.parametrize("size", [1, 3])
 def test_stored_numbers_are_those_of_every_answer_alone(context, size):
     model = tiny.build("bart", Head("seq2seq_lm"))
-    found = precomputed(context(), model, Rows(targets_of()), PairsTogether(0, 2), size, "reference")
+    found = precomputed(context(), model, Rows(targets_of()), PreferenceCollator(0, 2), size, "reference")
     assert found.shape == (len(SOURCES), 2)
     model.eval()
     for row, example in enumerate(targets_of()):
         with torch.no_grad():
-            alone = asked(model, PairsTogether(0, 2)([example]))
+            alone = asked(model, PreferenceCollator(0, 2)([example]))
         assert found[row] == pytest.approx(alone.numpy(), abs=1e-4)
 
 
 def test_stored_numbers_are_read_again_and_not_computed(context):
     place = context()
     model = tiny.build("bart", Head("seq2seq_lm"))
-    first = precomputed(place, model, Rows(targets_of()), PairsTogether(0, 2), 2, "reference")
-    again = precomputed(place, None, Rows(targets_of()), PairsTogether(0, 2), 2, "reference")
+    first = precomputed(place, model, Rows(targets_of()), PreferenceCollator(0, 2), 2, "reference")
+    again = precomputed(place, None, Rows(targets_of()), PreferenceCollator(0, 2), 2, "reference")
     assert np.array_equal(first, again)
     assert not list(place.folder.glob("*partial*"))
 
@@ -180,11 +180,11 @@ def test_processes_share_the_work(context):
     from pipelines.core.interfaces import World
 
     model = tiny.build("bart", Head("seq2seq_lm"))
-    whole = precomputed(context("whole"), model, Rows(targets_of()), PairsTogether(0, 2), 4, "reference")
+    whole = precomputed(context("whole"), model, Rows(targets_of()), PreferenceCollator(0, 2), 4, "reference")
     parts = []
     for rank in (0, 1):
         place = context(f"rank-{rank}", world=World(rank, 2), gather=lambda value: parts.append(value) or [value])
-        precomputed(place, copy.deepcopy(model), Rows(targets_of()), PairsTogether(0, 2), 4, "reference")
+        precomputed(place, copy.deepcopy(model), Rows(targets_of()), PreferenceCollator(0, 2), 4, "reference")
     assert np.allclose(parts[0] + parts[1], whole, atol=1e-4)
     assert (parts[0][1::2] == 0).all()
     assert len(ANSWERS) == len(whole)

@@ -16,7 +16,9 @@ from pipelines.core.signals import StopSignal
 from pipelines.data.reward_inputs import settings_in
 from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
-from pipelines.tasks.preference.training import pair_loss, reads_pairs
+from pipelines.tasks.preference.task import reads_pairs
+from pipelines.tasks.preference.training import pair_loss
+from pipelines.tasks.training import training_of
 from pipelines.trainers.reward import describe, scores_of
 from tests import tiny
 
@@ -203,7 +205,7 @@ def test_the_loss_is_that_of_trl_on_the_same_rows(folder, context, tmp_path, mon
     recipe = loaded(folder, arguments="center_rewards_coefficient: 0.1, per_device_train_batch_size: 4")
     stage = recipe.stages[0]
     given = context("reward", stage_id="reward", recipe=recipe)
-    lesson = stage.teacher().prepare(stage, None, given, model, tokenizer, 96)
+    lesson = training_of("preference").prepare(stage, None, given, model, tokenizer, 96)
     config = RewardConfig(
         str(tmp_path / "trl"),
         center_rewards_coefficient=0.1,
@@ -247,12 +249,8 @@ def test_what_fills_a_batch_is_no_pair():
 def test_scores_are_those_of_each_answer_alone(folder, context):
     recipe = loaded(folder)
     model = tiny.build("finery", HEAD, family="decoder").eval()
-    lesson = (
-        recipe.stages[0]
-        .teacher()
-        .prepare(
-            recipe.stages[0], None, context("reward", stage_id="reward", recipe=recipe), model, tiny.tokenizer(), 96
-        )
+    lesson = training_of("preference").prepare(
+        recipe.stages[0], None, context("reward", stage_id="reward", recipe=recipe), model, tiny.tokenizer(), 96
     )
     scores = scores_of(model, lesson.examples, lesson.collate)
     for at, (chosen, rejected) in enumerate(
@@ -285,7 +283,7 @@ def test_soft_labels_need_a_probability_in_every_row_and_change_the_loss(folder,
     (folder / "train.jsonl").write_text("\n".join(json.dumps(row | {"probability": 0.8}) for row in ROWS[:24]))
     recipe = loaded(folder, ", soft_labels: true, use_margins: false")
     stage, model = recipe.stages[0], tiny.build("finery", HEAD, family="decoder").eval()
-    lesson = stage.teacher().prepare(
+    lesson = training_of("preference").prepare(
         stage, None, context("soft", stage_id="reward", recipe=recipe), model, tiny.tokenizer(), 96
     )
     batch = lesson.collate([lesson.examples[at] for at in range(4)])

@@ -1,0 +1,35 @@
+"""Evaluating regression: a number for each text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.models.predict import predict
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
+from pipelines.tasks.predictions import ClassPredictions
+from pipelines.tasks.scoring import score_decisions
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Score, Task
+
+
+class RegressionEvaluation(TaskEvaluation):
+    """One number a text."""
+
+    def ask(self, request: EvaluationRequest) -> Predictions:
+        name, length = request.choice.name, request.length()
+        columns((), request.model.config, name, request.choice.model)  # refuses a head of classes
+        predicted = [
+            ClassPredictions(
+                name,
+                split,
+                suffix,
+                rows,
+                predict(request.model, request.tokenizer, rows, length, **request.running(split)),
+            )
+            for suffix, split, rows in request.splits()
+        ]
+        return Predictions(predicted, length)
+
+    def score(self, task: Task) -> Score:
+        return score_decisions(task)

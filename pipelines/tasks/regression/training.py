@@ -1,0 +1,47 @@
+"""Learning numbers: a head with one output on the whole text, or on a pair of texts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipelines.core.errors import DataError
+from pipelines.data.completions import IGNORED
+from pipelines.data.encoding import collate, encode
+from pipelines.objectives.losses import regression_loss
+from pipelines.tasks import auxiliary_lm
+from pipelines.tasks.scoring import score
+from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
+
+if TYPE_CHECKING:
+    from pipelines.core.interfaces import Context
+    from pipelines.tasks.base import Task
+    from pipelines.tasks.subject import Subject
+
+
+class RegressionTraining(TaskTraining):
+    """Squared error, and GPT's auxiliary loss beside it on demand."""
+
+    def prepare(
+        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+    ) -> PreparedTask:
+        rows = training_rows(subject, task)
+        if any(label == IGNORED for label in rows.labels or ()):
+            raise DataError(
+                f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels"
+            )
+        limit = subject.max_length if longest is None else min(subject.max_length, longest)
+        examples = encode(tokenizer, rows, limit)
+        tell_truncated(
+            context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
+        )
+        return auxiliary_lm.prepared(
+            subject,
+            context,
+            model,
+            examples,
+            partial(collate, tokenizer),
+            regression_loss,
+            score(task),
+            task.metrics[0],
+        )

@@ -1,0 +1,216 @@
+"""What is learnt: a task, and how its examples are cut.
+
+`Subject` holds the keys that a stage gives beside its task; the supervised stage is about one subject, multi-task
+about several. Which keys fit, and what is wrong with them for the recipe's model, is told without torch: what a kind
+of task knows of it stands in its `task.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pipelines.core import architecture_fields
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
+from pipelines.core.model_types import sees_ahead
+from pipelines.core.registry import OBJECTIVES, TASK_KINDS
+from pipelines.data import chat_templates
+from pipelines.data.chat_templates import TemplateName
+from pipelines.tasks.base import TaskField, TaskKind, resolve
+from pipelines.tasks.training import training_of
+
+if TYPE_CHECKING:
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.base import Task
+    from pipelines.tasks.training import TaskTraining
+
+PAIR_KEYS = ("objective", "max_source_length", "max_target_length")
+"""Keys of tasks whose answers are texts of their own."""
+KEYS_OF_KINDS = {
+    "chat_template": "causal",
+    "train_on": "causal",
+    "packing": "causal",
+    "doc_stride": "qa",
+    **dict.fromkeys(PAIR_KEYS, "seq2seq"),
+}
+"""Keys that only tasks of one kind have."""
+LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
+"""Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
+
+
+def _weights(value: Any) -> Any:
+    if value is None or value == "balanced":
+        return value
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
+    ):
+        if all(each >= 0 and math.isfinite(each) for each in value) and any(value):
+            return tuple(float(each) for each in value)
+        raise ConfigIssues(
+            [((), f"is {show(value)}, must be finite, hold no negative number, and at least one above 0")]
+        )
+    raise ConfigIssues([((), f"is {show(value)}, must be balanced or a list of numbers, one a class")])
+
+
+ClassWeights = Annotated[Literal["balanced"] | tuple[float, ...] | None, BeforeValidator(_weights)]
+"""The type of the key `class_weights`."""
+
+
+class Subject(Block):
+    """The keys that say what is learnt."""
+
+    as_text: ClassVar[bool] = False
+    """Whether the answers are written, whatever the kind of the task."""
+    task: TaskField
+    """A named task such as `glue/mrpc`, or an inline one that describes your own files."""
+    max_length: int = Field(128, ge=4, le=131072)
+    """Tokens after which an example is cut."""
+    objective: Annotated[Any, Pick(OBJECTIVES, "name")] = Field(None, validate_default=False)
+    """For tasks of the kind `seq2seq`: `seq2seq` (the default) or `mask_predict`, or a mapping with its settings."""
+    max_source_length: int | None = Field(None, ge=4, le=131072)
+    """For tasks of the kind `seq2seq`: tokens after which a source is cut. Default: `max_length`."""
+    max_target_length: int | None = Field(None, ge=4, le=131072)
+    """For tasks of the kind `seq2seq`: tokens after which a target is cut. Default: `max_length`."""
+    doc_stride: int | None = Field(None, ge=0, le=131072)
+    """For tasks of the kind `qa`: tokens that neighbouring windows of a long context share. Default: a third of
+    `max_length`."""
+    auxiliary_lm: float | None = Field(None, gt=0, le=100)
+    """The weight of naming the next tokens of the texts beside the task, for decoders; 0.5 in the paper on GPT."""
+    label_smoothing_factor: float = Field(0.0, ge=0, lt=1)
+    """The share of each label that is spread over all classes, as transformers' argument of that name."""
+    class_weights: ClassWeights = None
+    """For tasks of the kind `classification`: `balanced`, or a number a class; scaled to a mean of 1 over the
+    training rows."""
+    chat_template: TemplateName | None = None
+    """For tasks of the kind `causal`: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the
+    tokenizer. Default: the tokenizer's own, else `simple`."""
+    train_on: Literal["completions", "all"] | None = None
+    """For tasks of the kind `causal`: learn the answers only (the default), or the prompts too."""
+    packing: bool | None = None
+    """For tasks of the kind `causal`: fill blocks of `max_length` tokens with several examples, which do not see
+    each other."""
+    max_train_samples: int | None = Field(None, ge=1)
+    """Only the first rows of train."""
+    max_eval_samples: int | None = Field(None, ge=1)
+    """Only the first of the rows set aside for model selection."""
+
+    def resolved(self, name: str) -> Task:
+        """The task itself; one that is described in place goes by `name`."""
+        return resolve(self.task, name)
+
+    def learnt_as(self) -> type[TaskKind]:
+        """The kind of task that the examples are: `seq2seq` where the answers are written."""
+        kind: type[TaskKind] = TASK_KINDS.load("seq2seq" if self.as_text else self.resolved("task").kind)
+        return kind
+
+    def training(self) -> TaskTraining:
+        """How the task is learnt."""
+        return training_of("seq2seq" if self.as_text else self.resolved("task").kind)
+
+    def learning_mistakes(self, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+        """What is wrong with the subject for the recipe's model, places relative to the subject."""
+        shape = recipe.model.architecture
+        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
+        own_lengths = self.max_source_length is not None and self.max_target_length is not None
+        if isinstance(longest, int) and longest < self.max_length and not own_lengths:
+            yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
+        if self.task == "glue/ax":
+            yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
+        kind = self.learnt_as()
+        issues = [*unused_keys(self, name), *kind.training_issues(self, name, recipe)]
+        yield from issues
+        yield from class_key_issues(self, self.resolved(name))
+        if any(place == ("task",) for place, _ in issues):  # which says it better
+            return
+        if (
+            shape
+            and kind.head_kind != "seq2seq_lm"
+            and kind.head_kind not in (known := architecture_fields.heads(shape))
+        ):
+            yield (
+                ("task",),
+                f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(known)}",
+            )
+
+    def training_content(self, name: str) -> dict[str, str]:
+        """Content hash of the training rows, by the columns that are read."""
+        task = self.resolved(name)
+        columns = self.learnt_as().columns_read(task)
+        template = {"chat_template": chat_templates.content_of(self.chat_template)} if self.chat_template else {}
+        return {f"train.{'+'.join(columns)}" if columns else "train": task.content()["train"]} | template
+
+    def needed_tokens(self) -> tuple[str, ...]:
+        """Tokens that a tokenizer trained for the subject has beside the usual ones."""
+        return chat_templates.marks_of(self.chat_template)
+
+    def training_texts(self, name: str) -> Iterator[str]:
+        """The texts of the training rows, for a tokenizer."""
+        return self.learnt_as().texts(self.resolved(name).rows("train", self.max_train_samples))
+
+
+def unused_keys(subject: Subject, name: str) -> Iterable[ConfigIssue]:
+    """Keys that were given although only tasks of another kind have them."""
+    kind = subject.resolved(name).kind
+    for key, owner in KEYS_OF_KINDS.items():
+        if getattr(subject, key) is None or kind == owner or (key in PAIR_KEYS and subject.as_text):
+            continue
+        yield (key,), f"is for tasks of the kind {owner}, but this task's kind is {kind}; leave it out"
+
+
+def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
+    """What is wrong with the keys for this kind of task, as far as the recipe tells."""
+    writes = task.kind == "seq2seq" or subject.as_text
+    if subject.label_smoothing_factor and not subject.learnt_as().smooths_labels:
+        remedy = "set objective.label_smoothing" if writes else "leave it out"
+        what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
+        yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
+    if subject.class_weights is None:
+        return
+    if subject.as_text:
+        yield (
+            ("class_weights",),
+            "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out",
+        )
+    elif task.kind != "classification":
+        yield (
+            ("class_weights",),
+            f"is for tasks of the kind classification, but this one is of the kind {task.kind}; leave it out",
+        )
+    elif isinstance(subject.class_weights, tuple) and task.labels and len(subject.class_weights) != len(task.labels):
+        yield ("class_weights",), wrong_count(subject.class_weights, task.labels)
+
+
+def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
+    known = ", ".join(names[:20])
+    return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {known}"
+
+
+def auxiliary_lm_issues(subject: Subject, recipe: Recipe) -> Iterable[ConfigIssue]:
+    """The issue where `auxiliary_lm` is asked for of a model that has no such loss."""
+    shape = recipe.model.architecture
+    if subject.auxiliary_lm is None or not shape:
+        return
+    if sentence := unfit_for_auxiliary_lm(architecture_fields.resolve(shape)):
+        yield ("auxiliary_lm",), sentence
+
+
+def no_auxiliary_lm(subject: Subject, name: str) -> Iterable[ConfigIssue]:
+    """The issue where `auxiliary_lm` is asked for beside a task without one answer a text."""
+    if subject.auxiliary_lm is not None:
+        kind = subject.resolved(name).kind
+        yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
+
+
+def unfit_for_auxiliary_lm(architecture: Mapping[str, Any]) -> str | None:
+    """Why a model of this resolved architecture has no auxiliary loss, as a sentence without its subject."""
+    model_type = architecture.get("model_type", "finery")
+    if sentence := sees_ahead(architecture):
+        return sentence
+    if model_type not in LANGUAGE_MODELS:
+        return f"is offered for {', '.join(LANGUAGE_MODELS)}, not for {model_type}; leave it out"
+    return None
