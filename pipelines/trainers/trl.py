@@ -22,7 +22,7 @@ from transformers import PrinterCallback
 from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import IncompatibleError, Stopped
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import IGNORED, Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
@@ -169,7 +169,7 @@ def refuse_other_heads(model: PreTrainedModel, temperature: float) -> None:
     bare.eval()
     with torch.no_grad():
         theirs = bare(**inputs, labels=ids, fused_lm_head=True).log_probs
-        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
+        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORED)], dim=1)
         ours = token_log_probabilities(bare, {**inputs, "labels": labels}, temperature=temperature).log_probabilities[
             :, :-1
         ]
