@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -55,10 +55,10 @@ class SlantedTriangular(Block):
         return (1 + max(height, 0.0) * (self.ratio - 1)) / self.ratio
 
 
-def _true_or_settings(block: type[Block], example: str) -> Callable[[Any], Any]:
+def _true_or_settings(block: type[Block], example: str) -> Callable[[object], object]:
     """The validator of a key that takes `true`, for the settings as they are by default, or a mapping."""
 
-    def validate(value: Any) -> Any:
+    def validate(value: object) -> object:
         if isinstance(value, bool):
             return block() if value else None
         if value is None or isinstance(value, block | dict):

@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -47,36 +47,28 @@ Start = Mapping[str, tuple["Tensor", "Tensor"]]
 """(A0 (r, in), B0 (out, r)) of each layer, by its full name in the base."""
 
 
-def _targets(value: Any) -> Any:
+def _targets(value: object) -> object:
     if value == "all-linear" or (isinstance(value, tuple) and value and all(isinstance(each, str) for each in value)):
         return value
-    raise ConfigIssues(
-        [((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")]
-    )
+    sentence = f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]"
+    raise ConfigIssues([((), sentence)])
 
 
-def _init_lora_weights(value: Any) -> Any:
+def _init_lora_weights(value: object) -> object:
     if value is True or value in STARTS or (isinstance(value, str) and re.fullmatch(r"pissa_niter_[1-9]\d*", value)):
         return value
-    raise ConfigIssues(
-        [
-            (
-                (),
-                f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as "
-                "pissa_niter_16",
-            )
-        ]
-    )
+    starts = f"{', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16"
+    raise ConfigIssues([((), f"is {show(value)}, must be true, or one of {starts}")])
 
 
-def _indices(value: Any) -> Any:
+def _indices(value: object) -> object:
+    if value is None:
+        return None
     numbers = (value,) if isinstance(value, int) else value
-    whole = isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers)
-    if value is None or whole:
-        return None if value is None else tuple(sorted(set(numbers)))
-    raise ConfigIssues(
-        [((), f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions")]
-    )
+    if isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers):
+        return tuple(sorted(set(numbers)))
+    sentence = f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions"
+    raise ConfigIssues([((), sentence)])
 
 
 class LoRA(TunerBlock):

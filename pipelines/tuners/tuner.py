@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import Block
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class TunerBlock(Block):
         """The tuner, told in which folder the model of each of its `stages` lies."""
         return self
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """Why this tuner cannot serve a model with these config words (`model_type` among them) and this kind of head.
 
         The answer completes `the tuner prefix …`; None when it can. Asked before anything loads.
