@@ -189,6 +189,27 @@ def test_pages_that_code_and_recipes_name_exist():
                     assert (REPOSITORY / path).is_file(), f"{file.relative_to(REPOSITORY)} names {path}"
 
 
+def test_keys_that_tables_explain_are_keys_of_a_recipe():
+    """A table headed `key`, `setting` or `argument` does not outlive what it explains."""
+    from pipelines.core.recipe import Recipe
+
+    known: set[str] = set()
+    waiting: list[Any] = [Recipe.model_json_schema(by_alias=True)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            known.update(part["properties"] if isinstance(part.get("properties"), dict) else ())
+            part = list(part.values())
+        waiting += part if isinstance(part, list) else []
+    for page in PAGES:
+        explained = False
+        for line in page.read_text(encoding="utf-8").split("\n"):
+            first = line.split("|")[1].strip() if line.startswith("|") else ""
+            explained = bool(first) and (explained or first.lower() in ("key", "setting", "argument"))
+            for key in re.findall(r"`([^`:]+)", first.replace("`, `", "` `")) if explained else ():
+                assert not re.fullmatch(r"\w+", key) or key in known, f"{name_of(page)} explains {key}"
+
+
 # The reference
 
 
@@ -297,6 +318,9 @@ def files_in(value: Any) -> Iterator[str]:
 def test_every_recipe_is_valid(tmp_path):
     named, texts = [], YAML(typ="safe")
     for fence in written_in("yaml"):
+        if fence.comment.startswith("file: "):  # that other blocks name
+            (tmp_path / fence.comment.removeprefix("file: ")).write_text(fence.text, encoding="utf-8")
+            continue
         for number, whole in enumerate([] if fence.comment.startswith("not run: ") else recipes(fence)):
             for name in files_in(whole):
                 (tmp_path / name).write_text('{"text": "a"}\n')
