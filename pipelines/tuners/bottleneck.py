@@ -398,9 +398,7 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        """`….bottleneck_adapters.default.down.weight` is saved without `default`. PEFT's own looks one level up
-        only.
-        """
+        """`….bottleneck_adapters.default.down.weight` is saved without `default`: PEFT looks one level up only."""
         return key.replace(f".bottleneck_adapters.{adapter_name}.", ".bottleneck_adapters.", 1)
 
 
@@ -412,9 +410,7 @@ def _widths(module: nn.Module) -> tuple[int, int]:
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are written
-    to.
-    """
+    """Teach PEFT both methods. `register_peft_method` takes names of its own enum only: its tables are written to."""
     for name, config in ((BOTTLENECK, BottleneckConfig), (FUSION, FusionConfig)):
         if replace or name not in peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
             peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING[name] = config

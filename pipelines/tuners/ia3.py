@@ -46,9 +46,7 @@ UNFIT: Mapping[str, str] = {
 
 
 class IA3(TunerBlock):
-    """Learn one vector for keys, one for values and one for inner activations in each layer; everything else stays
-    frozen.
-    """
+    """Learn a vector for keys, one for values and one for inner activations in each layer; all else is frozen."""
 
     name: Literal["ia3"] = "ia3"
     adapts: ClassVar[bool] = True
@@ -78,7 +76,7 @@ class IA3(TunerBlock):
         )
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when its keys, values or feed-forward networks are not
+        """A PEFT model around `model`. Raises IncompatibleError where its keys, values or feed-forwards are not
         found.
         """
         from peft import IA3Config, get_peft_model

@@ -31,9 +31,7 @@ class LastLayer(TunerBlock):
     """How many layers below the head learn too."""
 
     def misfit(self, words: Config, head: str) -> str | None:
-        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers
-        are there.
-        """
+        """A language model's head is usually the embeddings, with no weight of its own; layers are counted too."""
         depth = words.get("num_hidden_layers")
         if (
             words.get("model_type") == "finery"

@@ -160,9 +160,7 @@ class LoRA(TunerBlock):
         return self.bias == "none" and not takes_over(self.init_lora_weights)
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when no layer matches `target_modules`, or a key would
-        have no effect.
-        """
+        """A PEFT model around `model`. Raises IncompatibleError for a key that matches no layer."""
         from peft import LoraConfig, get_peft_model
 
         whole = trained_whole(model, self.modules_to_save, self.name)
@@ -213,9 +211,7 @@ class LoRA(TunerBlock):
         return {name: self.lora_plus_ratio for name, _ in model.named_parameters() if ".lora_B." in name}
 
     def save(self, model: PreTrainedModel, folder: Path) -> None:
-        """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain
-        LoRA.
-        """
+        """Write a PEFT adapter for the base as it came; an update that took over a part of it becomes plain LoRA."""
         model.save_pretrained(str(folder))
         begun = getattr(model, "finery_start", None)
         if begun is not None:
@@ -228,9 +224,7 @@ def takes_over(init_lora_weights: bool | str) -> bool:
 
 
 def take_over(model: PeftModel, init_lora_weights: str) -> Start:
-    """Let the updates of a PEFT `model` take over a part of their base. Raises IncompatibleError where the rank is
-    beyond a matrix.
-    """
+    """Let the updates take over a part of their base. Raises IncompatibleError where a rank exceeds its matrix."""
     begun: dict[str, tuple[Tensor, Tensor]] = {}
     adapter = model.active_adapter
     for name, module in model.base_model.model.named_modules():
@@ -293,9 +287,7 @@ def _olora(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def convert(folder: Path, begun: Start) -> None:
-    """Rewrite the adapter saved in `folder` as plain LoRA of twice the rank on the base as it was before
-    `take_over`.
-    """
+    """Rewrite the adapter in `folder` as plain LoRA of twice the rank on the base as it was before `take_over`."""
     import torch
     from safetensors.torch import load_file, save_file
 

@@ -75,9 +75,7 @@ class Prefix(SoftPrompt):
             )
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when its attention takes no keys and values from
-        outside.
-        """
+        """A PEFT model around `model`. Raises IncompatibleError where attention takes no keys from outside."""
         return self.tuned(
             model,
             "PREFIX_TUNING",

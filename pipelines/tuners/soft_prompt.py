@@ -47,9 +47,7 @@ class SoftPrompt(TunerBlock):
         return None
 
     def tuned(self, model: PreTrainedModel, plain: str, **settings: object) -> PeftModel:
-        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises
-        IncompatibleError.
-        """
+        """A PEFT model around `model` by PEFT's method `plain` with `settings`. Raises IncompatibleError."""
         from pipelines.tuners.virtual_tokens import CONFIGS, VirtualTokensModel
 
         self.check_place(model)
@@ -61,9 +59,7 @@ class SoftPrompt(TunerBlock):
             raise IncompatibleError(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
 
     def check_place(self, model: PreTrainedModel) -> None:
-        """Raises IncompatibleError where the model has no place for the virtual tokens: that of embeddings, if not
-        overridden.
-        """
+        """Raises IncompatibleError where the model has no place for virtual tokens, here that of embeddings."""
         from inspect import signature
 
         from pipelines.tuners.virtual_tokens import reading_stack

@@ -68,16 +68,12 @@ class TunerBlock(Block):
 
     @property
     def keeps_base(self) -> bool:
-        """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it
-        learnt.
-        """
+        """Whether the tuned model with its adapter disabled is still the model that `apply` was given."""
         return self.adapts
 
     @property
     def unfreezes(self) -> bool:
-        """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the
-        start.
-        """
+        """Whether `unfreeze` changes what learns while training; the optimizer holds it all from the start."""
         return False
 
     @property

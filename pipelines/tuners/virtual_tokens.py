@@ -321,8 +321,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def save_pretrained(
         self, save_directory: str, *args: object, reparameterization: bool = True, **keywords: Any
     ) -> None:
-        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on from
-        them.
+        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept: training cannot go on.
 
         Section 4.3 of prefix tuning: once training is complete, these parameters can be dropped.
         """
@@ -461,9 +460,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             call["prefix_length"] = call["prefix_length"] + tokens if first else call["prefix_length"]
 
     def _lay_past(self, stack: nn.Module, call: dict[str, Any], first: bool) -> None:
-        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes nothing
-        in.
-        """
+        """Give the stack the prefix as its past: in the caller's cache, else in one that takes nothing in."""
         layers, past = self.prefix(), call.get("past_key_values")
         across = bool(getattr(self.base_model.config, "is_encoder_decoder", False))
         if past is None and call.get("use_cache") and not stack.training:
@@ -510,9 +507,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         return None if self._active is None else self.prefix()[index]
 
     def _remember(self, module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Gradient checkpointing takes the past from the layers, for a cache would grow again when they are
-        recomputed.
-        """
+        """Gradient checkpointing takes the past from the layers: a cache would grow when they are recomputed."""
         name = _past(module)
         if self._active is None or self._past is None or keywords.get(name) is not None:
             return None
@@ -701,9 +696,7 @@ def _attend_with_prefix(
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT the types. `register_peft_method` takes the names of its own enum only, so its tables are written
-    to.
-    """
+    """Teach PEFT the types. `register_peft_method` takes names of its own enum only: its tables are written to."""
     if not replace and TASK in MODEL_TYPE_TO_PEFT_MODEL_MAPPING:
         return
     ALL_ATTENTION_FUNCTIONS.register(_WITH_PREFIX, _attend_with_prefix)

@@ -163,10 +163,12 @@ def test_it_stands_in_the_schema_with_its_keys(name: str) -> None:
         assert key == "stage" or described["description"]
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_it_is_checked_without_any_heavy_library(name: str) -> None:
-    heavy = ("torch", "transformers", "datasets", "numpy", "pandas", "peft", "evaluate")
-    code = f"import sys, {STAGES.module(name)}; print([m for m in {heavy!r} if m in sys.modules])"
+def test_they_are_checked_without_numpy() -> None:
+    """Libraries that are heavier still are `test_layers`' matter."""
+    code = (
+        "import sys\nfrom pipelines.core.registry import STAGES\n"
+        "for name in STAGES: STAGES.load(name)\nprint([name for name in ('numpy', 'pandas') if name in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
