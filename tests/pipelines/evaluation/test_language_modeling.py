@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, ModelError
-from pipelines.core.interfaces import World
+from pipelines.core.interfaces import IGNORED, World
 from pipelines.core.registry import OBJECTIVES, TOKENIZERS
 from pipelines.data.documents import Documents, read_documents, token_streams
 from pipelines.evaluation.language_modeling import (
-    IGNORED,
     MASK_SEED,
     HeldOutModel,
     SpecialTokens,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.pipelines.trainers.test_rollouts import WRITERS, writer
 
 from pipelines.architectures import FineryForCausalLMWithValueHead
 from pipelines.trainers.actor_critic import ActorCritic, Critic, OfThePolicy, ValueHead, last_hidden_states, saved_head
@@ -15,6 +14,7 @@ from pipelines.trainers.ppo_experience import Layout
 from pipelines.tuners.full import Full
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.pipelines.models.test_sampling import WRITERS, writer
 
 PROMPTS, RESPONSES = [[5, 6, 7], [8]], [[11, 12], [13, 14, 15]]
 
