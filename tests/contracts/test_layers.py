@@ -36,9 +36,6 @@ PIPELINES = modules("pipelines")
 SERVICE = modules("service")
 
 
-standing = pytest.mark.xfail(reason="what stood elsewhere before the rooms were cut", strict=True)
-
-
 def imports(module, path, everywhere=True, types=True):
     """(dotted module, line) of every import; with `everywhere=False` only those that run when the module is imported.
 
@@ -90,7 +87,6 @@ def test_every_room_stands_in_a_layer():
     assert {room(module) for module in PIPELINES if room(module)} == set(LAYERS)
 
 
-@standing
 def test_imports_run_downwards():
     assert [each for module, path in PIPELINES.items() if room(module) for each in upward(module, path)] == []
 
@@ -105,7 +101,6 @@ def test_pipelines_never_import_the_service():
     assert wrong == []
 
 
-@standing
 def test_the_service_imports_the_core_alone():
     wrong = [
         f"{path.relative_to(REPOSITORY)}:{line} imports {target}"
@@ -116,7 +111,6 @@ def test_the_service_imports_the_core_alone():
     assert wrong == []
 
 
-@standing
 @pytest.mark.parametrize("names", [PIPELINES, SERVICE], ids=["pipelines", "service"])
 def test_only_registries_name_modules_in_strings(names):
     """A string that names a module hides an import from every reader and every tool."""
@@ -211,7 +205,6 @@ def test_the_rules_see_relative_late_and_typing_imports(tmp_path):
     assert top == every[:4]
 
 
-@standing
 def test_a_recipe_is_checked_without_a_heavy_library():
     """What `finery validate` loads: the core, and the block of every name that a recipe uses."""
     program = (

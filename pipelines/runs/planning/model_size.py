@@ -268,7 +268,7 @@ class ForeignShape:
         return _our_words(self._model(head), self.family)
 
     def lacking(self, head: Head, before: Head) -> list[str]:
-        from pipelines.models.opening import _outermost
+        from pipelines.models.opening import outermost
 
         prefix = f"{self._model(head).base_model_prefix}."
         weights = {name: weight.shape for name, weight in self._model(head).named_parameters()}
@@ -278,7 +278,7 @@ class ForeignShape:
             }
         except ValueError:  # a family without that head
             brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
-        return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
+        return outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
     def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
         return applied(self.config, tuner, head, fresh)

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.documents import Documents
-from pipelines.evaluation.language_modeling import IGNORED, pieces, rolling
+from pipelines.evaluation.language_modeling import pieces, rolling
 
 END, PADDING = 99, -1
 

@@ -1,4 +1,7 @@
-"""The loop: gradients that do not depend on how a step is split, the best model kept, no checkpoint that is spoiled."""
+"""The loop: gradients that do not depend on how a step is split, the best model kept, no checkpoint that is spoiled.
+
+The order of examples is a permutation that depends on (seed, epoch) alone and keeps similar lengths together.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pipelines.core.errors import Diverged, Stopped
@@ -19,6 +24,7 @@ from pipelines.data.encoding import collate
 from pipelines.objectives.losses import classification_loss, masked_token_loss, pretraining_loss, regression_loss
 from pipelines.trainers import trainer
 from pipelines.trainers.checkpoints import MARKER
+from pipelines.trainers.trainer import EpochSampler, order
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -83,7 +89,7 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 8, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
         place = context(f"{each}")
         arguments = SGD | {
@@ -133,7 +139,7 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer._Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 4, 5):
         place = context(f"{each}")
         arguments = SGD | {
@@ -412,3 +418,49 @@ def test_draws_mark_examples_when_asked_to() -> None:
     assert trainer.Draws(rows)[7] == {"input_ids": [2]}
     assert len(trainer.Draws(rows)) == 3
     assert rows[1] == {"input_ids": [2]}
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 50), st.integers(1, 400), st.integers(1, 64), st.booleans())
+def test_every_epoch_is_a_permutation_and_is_drawn_again_equal(
+    seed: int, epoch: int, examples: int, batch: int, with_lengths: bool
+) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 99, examples) if with_lengths else None
+    first = order(seed, epoch, examples, batch, lengths)
+    assert sorted(first.tolist()) == list(range(examples))
+    assert first.tolist() == order(seed, epoch, examples, batch, lengths).tolist()
+
+
+def test_epochs_and_seeds_differ() -> None:
+    orders = {tuple(order(seed, epoch, 100, 8).tolist()) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+def test_batches_hold_similar_lengths_and_come_in_random_order() -> None:
+    lengths = np.random.default_rng(0).integers(5, 128, 6400)
+    chosen = lengths[order(1, 0, 6400, 32, lengths)].reshape(-1, 32)
+    padded = chosen.max(axis=1).sum() * 32
+    assert lengths.sum() / padded > 0.95
+    random = lengths[order(1, 0, 6400, 32)].reshape(-1, 32)
+    assert lengths.sum() / (random.max(axis=1).sum() * 32) < 0.6
+    means = chosen.mean(axis=1)
+    assert np.corrcoef(means[:-1], means[1:])[0, 1] < 0.3
+
+
+def test_a_draw_names_one_example_in_one_epoch() -> None:
+    sampler = EpochSampler(10, 4, seed=3)
+    first = list(sampler)
+    sampler.epoch = 2
+    third = list(sampler)
+    assert sorted(first) == list(range(10))
+    assert sorted(third) == list(range(20, 30))
+    assert len(sampler) == 10
+
+
+def test_processes_that_share_an_epoch_get_equally_many_examples_the_last_ones_marked() -> None:
+    sampler = EpochSampler(45, 8, seed=3, shared=8)
+    sampler.epoch = 1
+    draws = list(sampler)
+    assert len(sampler) == len(draws) == 48
+    assert sorted(draws[:45]) == list(range(45, 90))
+    assert draws[45:] == [-1, -1, -1]
+    assert list(EpochSampler(45, 8, seed=3, shared=8))[:45] == list(EpochSampler(45, 8, seed=3))

@@ -1,21 +1,106 @@
-"""The optimizer learns each weight at its tuner's rate, over its schedule, and leaves what is still frozen as it was."""
+"""The user's words, and what Finery fixes, reach the live TrainingArguments.
+
+The optimizer learns each weight at its tuner's rate, over its schedule, and leaves what is still frozen as it was.
+
+Peak memory is what was in use at most since the last reset.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import Context, World
+from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import trainer as loop
-from pipelines.trainers.stage_trainer import schedule, split_by_rate
+from pipelines.trainers.stage_trainer import peak_memory, reset_peak_memory, schedule, split_by_rate, training_arguments
 from pipelines.tuners.full import Full
 from tests import tiny
-from tests.pipelines.trainers.test_loop import batch_of, examples
+from tests.pipelines.trainers.test_trainer import batch_of, examples
+
+
+def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> None:
+    words = {
+        "learning_rate": 3e-4,
+        "num_train_epochs": 5,
+        "weight_decay": 0.01,
+        "lr_scheduler_type": "cosine",
+        "adam_beta2": 0.98,
+        "optim": "adafactor",
+    }
+    live = training_arguments(context(), TrainingArguments.model_validate(words))
+    for name, value in words.items():
+        assert getattr(live, name) == value
+    assert live.per_device_train_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "expected"),
+    [
+        ("evaluation_strategy", "epoch", "eval_strategy", "epoch"),
+        ("warmup_ratio", 0.06, "warmup_steps", 0.06),
+        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
+        ("gradient_checkpointing", True, "activation_checkpointing", True),
+        ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
+        ("adafactor", True, "optim", "adafactor"),
+    ],
+)
+def test_earlier_names_reach_the_live_object_with_a_warning(
+    old: str, value: Any, new: str, expected: Any, context: Callable[..., Context], events: Any
+) -> None:
+    place = context()
+    live = training_arguments(place, TrainingArguments.model_validate({old: value}))
+    assert getattr(live, new) == expected
+    (warning,) = [event["message"] for event in events(place) if event["event"] == "warning"]
+    assert f"arguments.{old} " in warning
+    assert new in warning
+
+
+def test_only_the_main_process_warns(context: Callable[..., Context], events: Any) -> None:
+    place = context(world=World(rank=1, size=1))
+    training_arguments(place, TrainingArguments(warmup_ratio=0.1))
+    assert events(place) == []
+
+
+def test_what_finery_fixes_stays_fixed(context: Callable[..., Context]) -> None:
+    place = context(seed=11, precision="bf16")
+    live = training_arguments(
+        place, TrainingArguments(global_batch_size=12, per_device_train_batch_size=4, save_total_limit=None)
+    )
+    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (4, 3)
+    assert live.save_total_limit == 2  # a kill may spoil the one being written
+    assert live.seed == 11
+    assert live.bf16
+    assert not live.fp16
+    assert live.output_dir == str(place.folder / "checkpoints")
+    assert not live.remove_unused_columns
+    assert not live.logging_nan_inf_filter
+    assert live.report_to == []
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "steps"])
+def test_the_best_model_is_saved_where_it_is_measured(strategy: str, context: Callable[..., Context]) -> None:
+    live = training_arguments(context(), TrainingArguments(eval_strategy=strategy, load_best_model_at_end=True))
+    assert live.save_strategy == strategy
+    assert live.greater_is_better is False  # by loss, unless a metric is named
+    words = {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
+    live = training_arguments(context(), TrainingArguments(**words))
+    assert live.greater_is_better is True
+
+
+def test_what_the_stage_decides_overrides_the_words(context: Callable[..., Context]) -> None:
+    overrides = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 1, "metric_for_best_model": "f1"}
+    live = training_arguments(context(), TrainingArguments(global_batch_size=12), overrides)
+    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (6, 1)
+    assert live.metric_for_best_model == "f1"
+
 
 EVERY = 4
 """16 rows in batches of 4 are 4 steps an epoch."""
@@ -230,3 +315,20 @@ def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[
     assert logged == {
         event["step"]: event["metrics"] for event in events(context("whole")) if event["event"] == "metric"
     }
+
+
+LARGE = 200 * 2**20
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
+)
+def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
+    reset_peak_memory()
+    before = peak_memory()
+    large = np.ones(LARGE, dtype=np.uint8)
+    del large
+    after = peak_memory()
+    assert LARGE * 0.9 < after - before < LARGE * 1.5
+    reset_peak_memory()
+    assert peak_memory() < after - LARGE * 0.5
