@@ -66,7 +66,10 @@ def _answers(predictions: SplitPredictions, task: Task) -> Columns:
         return _spans(predictions)
     if isinstance(predictions, TextPredictions | CompletionPredictions):
         return {"prediction": [] if predictions.texts is None else [str(text) for text in predictions.texts]}
-    raise AssertionError(f"no table for {type(predictions).__name__}")
+    columns = (
+        predictions.table().drop_columns(["benchmark", "split", "index"]).to_pydict()
+    )  # as `predictions.parquet` has it
+    return {"prediction": [str(each) for each in predictions.said], **columns}
 
 
 def _classes(predictions: ClassPredictions, task: Task) -> Columns:
