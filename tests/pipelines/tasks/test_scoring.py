@@ -1,15 +1,23 @@
+"""From outputs and labels to scores; the order of classes is compared first."""
+
+from __future__ import annotations
+
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from transformers import BertConfig
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Head
+from pipelines.tasks.evaluation import columns
 from pipelines.tasks.scoring import decide, score
 
 
 def task(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):
-    return SimpleNamespace(name="some/task", metrics=metrics, head=Head("sequence_classification", labels))
+    return SimpleNamespace(
+        name="some/task", kind="classification", metrics=metrics, head=Head("sequence_classification", labels)
+    )
 
 
 def test_the_class_is_the_highest_logit():
@@ -86,7 +94,7 @@ def test_texts_are_scored_as_a_corpus():
     import sacrebleu
 
     written, true = ["ein Hund läuft schnell", "eine Katze"], ["ein Hund läuft sehr schnell", "eine Katze schläft"]
-    translation = SimpleNamespace(name="t", metrics=("bleu", "chrf"), head=Head("seq2seq_lm"))
+    translation = SimpleNamespace(name="t", kind="seq2seq", metrics=("bleu", "chrf"), head=Head("seq2seq_lm"))
     assert score(translation)(np.asarray(written, dtype=object), np.asarray(true, dtype=object)) == {
         "bleu": pytest.approx(sacrebleu.corpus_bleu(written, [true]).score),
         "chrf": pytest.approx(sacrebleu.corpus_chrf(written, [true]).score),
@@ -95,3 +103,51 @@ def test_texts_are_scored_as_a_corpus():
         score(translation)(written, true[:1])
     with pytest.raises(DataError, match="no example to score"):
         score(translation)([], [])
+
+
+MNLI = ("entailment", "neutral", "contradiction")
+
+
+def config(*names: str) -> BertConfig:
+    return BertConfig(id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
+
+
+def test_the_same_order_needs_nothing():
+    assert columns(MNLI, config(*MNLI), "glue/mnli", "mnli") is None
+
+
+def test_another_order_is_put_right():
+    order = columns(MNLI, config("CONTRADICTION", "NEUTRAL", "ENTAILMENT"), "glue/mnli", "mnli")
+    assert order == [2, 1, 0]
+
+
+def test_a_rotation_is_not_mistaken_for_its_inverse():
+    # output 0 is contradiction, 1 entailment, 2 neutral: entailment is found in column 1
+    assert columns(MNLI, config("contradiction", "entailment", "neutral"), "t", "m") == [1, 2, 0]
+
+
+@pytest.mark.parametrize("names", [("LABEL_0", "LABEL_1"), ("0", "1")])
+def test_unnamed_outputs_are_taken_in_order(names):
+    assert columns(("negative", "positive"), config(*names), "glue/sst2", "sst2") is None
+
+
+def test_spelling_makes_no_difference():
+    assert columns(("not_equivalent", "equivalent"), config("Equivalent", "Not-Equivalent"), "glue/mrpc", "m") == [1, 0]
+
+
+def test_other_classes_are_refused():
+    with pytest.raises(
+        ModelError, match="'other' tells negative, positive apart, but 'glue/rte' needs entailment, not_ent"
+    ):
+        columns(("entailment", "not_entailment"), config("negative", "positive"), "glue/rte", "other")
+
+
+def test_another_number_of_outputs_is_refused():
+    with pytest.raises(ModelError, match=r"'mnli' has 3 outputs, but 'glue/sst2' needs 2 \(negative, positive\)"):
+        columns(("negative", "positive"), config(*MNLI), "glue/sst2", "mnli")
+    with pytest.raises(ModelError, match=r"'sst2' has 2 outputs, but 'glue/stsb' needs 1 \(it is a regression\)"):
+        columns((), config("negative", "positive"), "glue/stsb", "sst2")
+
+
+def test_a_regression_has_one_output_of_any_name():
+    assert columns((), BertConfig(num_labels=1), "glue/stsb", "stsb") is None

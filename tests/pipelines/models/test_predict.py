@@ -1,3 +1,7 @@
+"""Outputs of batches on all processes, and progress events."""
+
+from __future__ import annotations
+
 import subprocess
 import sys
 import threading
@@ -7,8 +11,10 @@ import pytest
 import torch
 
 from pipelines.core.errors import DataError, ModelError
+from pipelines.core.events import EventLog, read_events
 from pipelines.core.interfaces import Rows, World
-from pipelines.models.predict import batched_by_length, predict, usable_length
+from pipelines.models import predict as module
+from pipelines.models.predict import batched_by_length, predict, progress_events, usable_length
 
 
 def one_by_one(model, tokenizer, rows: Rows, max_length: int) -> np.ndarray:
@@ -175,3 +181,30 @@ def test_two_real_processes_give_the_same_bits_as_one(tmp_path):
     alone = np.load(tmp_path / "1-0.npy")
     for rank in (0, 1):
         np.testing.assert_array_equal(np.load(tmp_path / f"2-{rank}.npy"), alone)
+
+
+class Context:
+    def __init__(self, path, rank=0):
+        self.events, self.world = EventLog(path), World(rank, 2)
+
+
+def test_few_events_but_always_the_last(tmp_path, monkeypatch):
+    clock = iter([100.0, 100.1, 100.6, 100.7])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    progress = progress_events(Context(tmp_path / "e.jsonl"), "glue/mrpc validation")
+    for done in (10, 20, 30, 40):
+        progress(done, 40)
+    events = list(read_events(tmp_path / "e.jsonl"))
+    assert [event["step"] for event in events] == [10, 30, 40]
+    assert events[0] | {"id": 0, "time": ""} == {
+        "id": 0,
+        "time": "",
+        "event": "progress",
+        "step": 10,
+        "total": 40,
+        "what": "glue/mrpc validation",
+    }
+
+
+def test_only_the_main_process_writes(tmp_path):
+    assert progress_events(Context(tmp_path / "e.jsonl", rank=1), "x") is None

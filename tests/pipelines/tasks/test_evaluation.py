@@ -20,11 +20,11 @@ import pytest
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
+from pipelines.core.results import scores_of_model
 from pipelines.data.encoding import encode
 from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.squad import SquadV2
 from pipelines.publishing import clean_room
-from pipelines.publishing.requirements import scores_of
 from pipelines.publishing.verify import questions_of
 from pipelines.tasks.extractive_qa import evaluation
 from pipelines.tasks.predictions import read_predictions
@@ -83,7 +83,7 @@ def model(kind: str, family: str = "bert") -> Any:
 
 def evaluated(
     folder: Path,
-    context: Callable[..., Any],
+    evaluation_context: Callable[..., Any],
     kind: str,
     family: str = "bert",
     stages: str = "",
@@ -94,7 +94,7 @@ def evaluated(
     own = copy.deepcopy(
         tiny.tokenizer()
     )  # a fast tokenizer has settings that two threads would change under each other
-    given = context(
+    given = evaluation_context(
         made, "evaluate", {"mine": opened or model(kind, family)}, open_tokenizer=lambda stage_id=None: own, **others
     )
     made.stage("evaluate").run(given)
@@ -110,9 +110,9 @@ def read(given: Any) -> tuple[dict[str, float], dict[str, Any], list[dict[str, A
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stranger_computes_the_logits_that_were_written(tmp_path, context, kind, family):
-    given = evaluated(tmp_path, context, kind, family)
-    groups, count = questions_of(scores_of("mine", ["evaluate"], {"evaluate": given.folder}), "no")
+def test_a_stranger_computes_the_logits_that_were_written(tmp_path, evaluation_context, kind, family):
+    given = evaluated(tmp_path, evaluation_context, kind, family)
+    groups, count = questions_of(scores_of_model("mine", ["evaluate"], {"evaluate": given.folder}), "no")
     assert count == 12
     (group,) = groups.values()
     again = clean_room.answer(model(kind, family), tiny.tokenizer(), **group.asked()).numpy()
@@ -121,8 +121,8 @@ def test_a_stranger_computes_the_logits_that_were_written(tmp_path, context, kin
     assert len(np.unique(group.logits.round(3))) > 10  # the probe works: answers differ
 
 
-def test_tags_score_what_they_say(tmp_path, context):
-    metrics, details, rows = read(evaluated(tmp_path, context, "tags"))
+def test_tags_score_what_they_say(tmp_path, evaluation_context):
+    metrics, details, rows = read(evaluated(tmp_path, evaluation_context, "tags"))
     assert metrics == pytest.approx(
         Seqeval().compute([each["predicted_tags"] for each in rows], [each["tags"] for each in rows])
     )
@@ -134,8 +134,8 @@ def test_tags_score_what_they_say(tmp_path, context):
     assert all(details["intervals"][name][0] <= metrics[name] <= details["intervals"][name][1] for name in metrics)
 
 
-def test_spans_score_what_they_say(tmp_path, context):
-    given = evaluated(tmp_path, context, "spans", stages=", spans: {max_answer_length: 3, doc_stride: 4}")
+def test_spans_score_what_they_say(tmp_path, evaluation_context):
+    given = evaluated(tmp_path, evaluation_context, "spans", stages=", spans: {max_answer_length: 3, doc_stride: 4}")
     metrics, details, rows = read(given)
     answers = [each["answers"] for each in rows]
     assert metrics == pytest.approx(SquadV2().compute([each["answer"] for each in rows], answers))
@@ -157,17 +157,19 @@ def test_spans_score_what_they_say(tmp_path, context):
     assert max(each["window"] for each in rows) > 0  # some answers lie in later windows
 
 
-def test_a_threshold_says_no_answer_more_or_less_often(tmp_path, context):
+def test_a_threshold_says_no_answer_more_or_less_often(tmp_path, evaluation_context):
     said = []
     for threshold in (-1e6, 1e6):
         _, _, rows = read(
-            evaluated(tmp_path, context, "spans", stages=f", spans: {{null_score_diff_threshold: {threshold}}}")
+            evaluated(
+                tmp_path, evaluation_context, "spans", stages=f", spans: {{null_score_diff_threshold: {threshold}}}"
+            )
         )
         said.append([each["answer"] == "" for each in rows])
     assert said == [[True] * 12, [False] * 12]
 
 
-def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, context):
+def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, evaluation_context):
     """40 training rows, every fourth without an answer: 4 are set aside by the seed, and the best of all thresholds on them is taken."""
     many = [row(number % 9) | {"question": f"which was it {number}"} for number in range(40)]
     (tmp_path / "train.jsonl").write_text(
@@ -186,7 +188,7 @@ def test_the_threshold_is_chosen_on_the_rows_that_were_set_aside(tmp_path, conte
             f"  - {{stage: evaluate{spans}}}\n",
             folder=tmp_path,
         )
-        ready = context(given, "evaluate", {"mine": model("spans")})
+        ready = evaluation_context(given, "evaluate", {"mine": model("spans")})
         given.stage("evaluate").run(ready)
         return given, read(ready)
 
@@ -223,22 +225,22 @@ def test_answering_nothing_may_be_the_best():
     assert evaluation.best_of(found, Rows([1, 2])) == -3.0  # the first is answered, the second is not
 
 
-def test_options_score_what_they_say(tmp_path, context):
-    metrics, details, rows = read(evaluated(tmp_path, context, "options", stages=", baselines: [majority]"))
+def test_options_score_what_they_say(tmp_path, evaluation_context):
+    metrics, details, rows = read(evaluated(tmp_path, evaluation_context, "options", stages=", baselines: [majority]"))
     right = [each["label"] == each["prediction"] == int(np.argmax(each["logits"])) for each in rows]
     assert metrics == {"accuracy": pytest.approx(sum(right) / 12)}
     assert [len(each["options"]) for each in rows] == [3] * 12
     assert details["baselines"]["majority"]["accuracy"] == pytest.approx(4 / 12)
 
 
-def test_the_most_frequent_tag_of_each_word_is_a_baseline(tmp_path, context):
-    _, details, _ = read(evaluated(tmp_path, context, "tags", stages=", baselines: [majority_by_word]"))
+def test_the_most_frequent_tag_of_each_word_is_a_baseline(tmp_path, evaluation_context):
+    _, details, _ = read(evaluated(tmp_path, evaluation_context, "tags", stages=", baselines: [majority_by_word]"))
     assert 0 < details["baselines"]["majority_by_word"]["accuracy"] <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_write_what_one_does(tmp_path, context, kind):
-    alone = evaluated(tmp_path, context, kind)
+def test_two_processes_write_what_one_does(tmp_path, evaluation_context, kind):
+    alone = evaluated(tmp_path, evaluation_context, kind)
     expected = {file.name: file.read_bytes() for file in alone.folder.iterdir() if file.name != "details.json"}
     barrier, values, failures = threading.Barrier(2), [None, None], []
     models = [model(kind), model(kind)]  # not in the threads, which share one random generator
@@ -254,7 +256,7 @@ def test_two_processes_write_what_one_does(tmp_path, context, kind):
         try:
             evaluated(
                 tmp_path,
-                context,
+                evaluation_context,
                 kind,
                 opened=models[number],
                 world=World(number, 2),
@@ -277,10 +279,10 @@ def test_two_processes_write_what_one_does(tmp_path, context, kind):
 @pytest.mark.parametrize(
     ("kind", "sentence"), [("tags", "token classification head"), ("spans", "question answering head")]
 )
-def test_a_model_with_another_head_is_refused(tmp_path, context, kind, sentence):
+def test_a_model_with_another_head_is_refused(tmp_path, evaluation_context, kind, sentence):
     made = recipe(tmp_path, kind)
     other = tiny.build("bert", Head("sequence_classification", TAGS))
-    given = context(made, "evaluate", {"mine": other}, open_tokenizer=lambda stage_id=None: tiny.tokenizer())
+    given = evaluation_context(made, "evaluate", {"mine": other}, open_tokenizer=lambda stage_id=None: tiny.tokenizer())
     with pytest.raises(ModelError, match=sentence):
         made.stage("evaluate").run(given)
 
@@ -295,18 +297,18 @@ def test_windows_that_cannot_move_on_are_refused_before_a_run(tmp_path):
         recipe(tmp_path, "spans", stages=", spans: {doc_stride: 20}")
 
 
-def test_predictions_are_read_back_by_kind(tmp_path, context):
+def test_predictions_are_read_back_by_kind(tmp_path, evaluation_context):
     for kind, names in (
         ("tags", {"tokens", "tags", "predicted_tags"}),
         ("spans", {"id", "text", "text_pair", "answers", "answer"}),
     ):
-        given = evaluated(tmp_path, context, kind)
+        given = evaluated(tmp_path, evaluation_context, kind)
         found = read_predictions(given.folder / "predictions.parquet")["mine", "validation"]
         assert set(found) == {"index", *names}
         assert {name: found[name] for name in names} == {
             name: [each[name] for each in read(given)[2]] for name in names
         }
-    found = read_predictions(evaluated(tmp_path, context, "options").folder / "predictions.parquet")[
+    found = read_predictions(evaluated(tmp_path, evaluation_context, "options").folder / "predictions.parquet")[
         "mine", "validation"
     ]
     assert found["logits"].shape == (12, 3)
