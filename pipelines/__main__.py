@@ -36,7 +36,7 @@ from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
 if TYPE_CHECKING:
     from pipelines.runs.planning.plan import Plan
-    from pipelines.studies.plan import WholePlan
+    from pipelines.studies.plan import StudyPlan
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -172,7 +172,7 @@ def _plan(words: Sequence[str]) -> int:
 
     recipe = load(given.recipe, given.overrides)
     if recipe.matrix is None:
-        costs: Plan | WholePlan = plan(recipe, flops_per_second=given.flops_per_second)
+        costs: Plan | StudyPlan = plan(recipe, flops_per_second=given.flops_per_second)
     else:
         from pipelines.studies.plan import plan_study
 

@@ -47,8 +47,8 @@ __all__ = [
 def __getattr__(name: str) -> type:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: type = getattr(import_module(".registration", __name__), name)
-    return found
+    public: type = getattr(import_module(".registration", __name__), name)
+    return public
 
 
 def __dir__() -> list[str]:

@@ -4,11 +4,11 @@ Pure arithmetic on a config's fields: neither torch nor transformers is imported
 Nothing here travels with a checkpoint.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .configuration_rules import DEFAULTS, completed, contradictions
+from .configuration_rules import DEFAULTS, Config, completed, contradictions
 
 ANY_FAMILY = ("sequence_classification", "token_classification", "question_answering", "multiple_choice", "reward")
 HEADS: dict[str, tuple[str, ...]] = {
@@ -22,7 +22,7 @@ WORD_HEADS = ("masked_lm", "pretraining", "causal_lm", "causal_lm_with_value", "
 UNPOOLED = ("masked_lm", "token_classification", "question_answering")
 """Heads of an encoder that read its tokens one by one, with no pooler below them."""
 CHUNK = 64
-"""Positions that causal linear attention takes together; see `attention_linear`."""
+"""Positions that causal linear attention takes together; see `attention.linear_attention`."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Sequence lengths that `growth` looks at."""
 
@@ -47,7 +47,7 @@ class Linear:
         return self.inputs * self.outputs + (self.outputs if self.bias else 0)
 
 
-def parameter_count(config: Mapping[str, object], head: str, num_labels: int = 2) -> dict[str, int]:
+def parameter_count(config: Config, head: str, num_labels: int = 2) -> dict[str, int]:
     """Weights by module, and their `total`. A matrix that two modules share is counted once, with the embeddings.
 
     `config` holds FineryConfig fields; absent ones have their default value. Projections of a head and of its pooler
@@ -74,7 +74,7 @@ def parameter_count(config: Mapping[str, object], head: str, num_labels: int = 2
 
 
 def forward_flops(
-    config: Mapping[str, object],
+    config: Config,
     head: str,
     sequence_length: int,
     num_labels: int = 2,
@@ -118,7 +118,7 @@ def forward_flops(
     return {**flops, "total": sum(flops.values())}
 
 
-def growth(config: Mapping[str, object], lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
+def growth(config: Config, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     """How the operations of attention and of the feed-forward networks grow with the sequence.
 
     For each length: `projections` (n·d²) and `scores` (n²·d) of attention, cross-attention included, and
@@ -134,7 +134,7 @@ def growth(config: Mapping[str, object], lengths: Sequence[int] = LENGTHS) -> di
     }
 
 
-def _body(config: Mapping[str, object], length: int) -> dict[str, int]:
+def _body(config: Config, length: int) -> dict[str, int]:
     flops = forward_flops(config, "base", length)
     return {
         "projections": flops["attention_projections"] + flops["cross_attention_projections"],
@@ -143,7 +143,7 @@ def _body(config: Mapping[str, object], length: int) -> dict[str, int]:
     }
 
 
-def _first(passed: Any, config: Mapping[str, object], most: int = 1 << 24) -> int | None:
+def _first(passed: Callable[[dict[str, int]], bool], config: Config, most: int = 1 << 24) -> int | None:
     """The smallest length at which the costs have `passed`, which they do once and for all."""
     low, high = 1, most
     if not passed(_body(config, high)):
@@ -173,7 +173,7 @@ class Stack:
         return 3 if self.crosses else 2
 
 
-def stacks(fields: Mapping[str, Any]) -> tuple[Stack, ...]:
+def stacks(fields: Config) -> tuple[Stack, ...]:
     """The stacks of a completed config."""
     layers = fields["num_hidden_layers"]
     if fields["family"] != "encoder-decoder":
@@ -185,7 +185,7 @@ def stacks(fields: Mapping[str, Any]) -> tuple[Stack, ...]:
     )
 
 
-def linear_layers(config: Mapping[str, Any], head: str, num_labels: int = 2) -> list[Linear]:
+def linear_layers(config: Config, head: str, num_labels: int = 2) -> list[Linear]:
     """Every linear layer of the model with that head, by its name there; the output matrix over words is left out."""
     fields = completed(dict(config))
     layers = list(_body_layers(fields))
@@ -195,7 +195,7 @@ def linear_layers(config: Mapping[str, Any], head: str, num_labels: int = 2) -> 
     return [*layers, *_head_layers(fields, head, num_labels)]
 
 
-def _body_layers(fields: Mapping[str, Any]) -> Iterator[Linear]:
+def _body_layers(fields: Config) -> Iterator[Linear]:
     dim, narrow, inner = fields["hidden_size"], fields["embedding_size"], fields["intermediate_size"]
     for stack in stacks(fields):
         if narrow != dim:
@@ -215,17 +215,17 @@ def _body_layers(fields: Mapping[str, Any]) -> Iterator[Linear]:
             yield Linear(f"{layer}.feed_forward.output", inner, dim, fields["mlp_bias"], "feed_forward", stack.tokens)
 
 
-def _attention_layers(fields: Mapping[str, Any], name: str, part: str, queries: str, keys: str) -> Iterator[Linear]:
+def _attention_layers(fields: Config, name: str, part: str, queries: str, keys: str) -> Iterator[Linear]:
     dim, bias = fields["hidden_size"], fields["attention_bias"]
-    asked = fields["num_attention_heads"] * fields["head_dim"]
+    wide = fields["num_attention_heads"] * fields["head_dim"]
     shared = fields["num_key_value_heads"] * fields["head_dim"]
-    yield Linear(f"{name}.query", dim, asked, bias, part, queries)
+    yield Linear(f"{name}.query", dim, wide, bias, part, queries)
     yield Linear(f"{name}.key", dim, shared, bias, part, keys)
     yield Linear(f"{name}.value", dim, shared, bias, part, keys)
-    yield Linear(f"{name}.output", asked, dim, bias, part, queries)
+    yield Linear(f"{name}.output", wide, dim, bias, part, queries)
 
 
-def _head_layers(fields: Mapping[str, Any], head: str, num_labels: int) -> Iterator[Linear]:
+def _head_layers(fields: Config, head: str, num_labels: int) -> Iterator[Linear]:
     dim = fields["hidden_size"]
     if fields["family"] == "encoder" and head in WORD_HEADS:
         yield Linear("lm_head.dense", dim, fields["embedding_size"], part="head", tokens="predicted")
@@ -247,12 +247,12 @@ def _head_layers(fields: Mapping[str, Any], head: str, num_labels: int) -> Itera
         yield Linear("score", dim, 1, part="head", tokens="one")
 
 
-def norm(fields: Mapping[str, Any], width: int) -> int:
+def norm(fields: Config, width: int) -> int:
     """Weights of one norm: a gain, and LayerNorm's bias."""
     return width * (2 if fields["norm_type"] == "layer_norm" and fields["norm_bias"] else 1)
 
 
-def _scoring(fields: Mapping[str, Any]) -> int:
+def _scoring(fields: Config) -> int:
     """Weights of one attention beside its projections."""
     heads, head_dim = fields["num_attention_heads"], fields["head_dim"]
     sizes = {"general": heads * head_dim * head_dim, "additive": heads * head_dim, "cosine": heads}
@@ -260,25 +260,25 @@ def _scoring(fields: Mapping[str, Any]) -> int:
     return sizes.get(fields["attention_scoring"], 0) + normed
 
 
-def other_biases(config: Mapping[str, Any], head: str) -> int:
+def other_biases(config: Config, head: str) -> int:
     """Biases outside the linear layers: those of norms and of the output matrix."""
     fields = completed(dict(config))
     dim, narrow = fields["hidden_size"], fields["embedding_size"]
-    found = fields["vocab_size"] if head in WORD_HEADS and fields["lm_head_bias"] else 0
-    found += _norm_bias(fields, narrow) if head in WORD_HEADS and fields["family"] == "encoder" else 0
+    count = fields["vocab_size"] if head in WORD_HEADS and fields["lm_head_bias"] else 0
+    count += _norm_bias(fields, narrow) if head in WORD_HEADS and fields["family"] == "encoder" else 0
     for stack in stacks(fields):
         attentions = stack.layers * (2 if stack.crosses else 1)
-        found += _stack_norms(fields, stack) * _norm_bias(fields, dim)
-        found += _norm_bias(fields, narrow) if fields["embedding_norm"] else 0
-        found += 2 * attentions * _norm_bias(fields, fields["head_dim"]) if fields["qk_norm"] else 0
-    return found
+        count += _stack_norms(fields, stack) * _norm_bias(fields, dim)
+        count += _norm_bias(fields, narrow) if fields["embedding_norm"] else 0
+        count += 2 * attentions * _norm_bias(fields, fields["head_dim"]) if fields["qk_norm"] else 0
+    return count
 
 
-def _norm_bias(fields: Mapping[str, Any], width: int) -> int:
+def _norm_bias(fields: Config, width: int) -> int:
     return norm(fields, width) - width
 
 
-def _stack_norms(fields: Mapping[str, Any], stack: Stack) -> int:
+def _stack_norms(fields: Config, stack: Stack) -> int:
     """Norms of the hidden width: one a sublayer, two in a sandwich, and one at the end unless each sum is
     normalised.
     """
@@ -286,13 +286,13 @@ def _stack_norms(fields: Mapping[str, Any], stack: Stack) -> int:
     return stack.layers * stack.sublayers * each + (fields["norm_position"] != "post")
 
 
-def _relative_table(fields: Mapping[str, Any]) -> int:
+def _relative_table(fields: Config) -> int:
     """Weights of a stack's table of distances. Raffel et al. 2020, section 2.1, arxiv.org/abs/1910.10683."""
     buckets: int = fields["relative_attention_num_buckets"]
     return buckets * fields["num_attention_heads"] if fields["position"] == "relative" else 0
 
 
-def _scores(fields: Mapping[str, Any], queries: int, keys: int, causal: bool, crosses: bool = False) -> int:
+def _scores(fields: Config, queries: int, keys: int, causal: bool, crosses: bool = False) -> int:
     """Operations of one attention between its projections; what `crosses` is never linear."""
     heads, head_dim = fields["num_attention_heads"], fields["head_dim"]
     if fields["attention_pattern"] == "linear" and not crosses:
@@ -310,10 +310,10 @@ def _linear_scores(length: int, head_dim: int, causal: bool) -> int:
     return filled * (4 * CHUNK * head_dim + 4 * head_dim * head_dim)
 
 
-def whole(config: Mapping[str, object], head: str) -> dict[str, Any]:
+def whole(config: Config, head: str) -> dict[str, Any]:
     """The config with its defaults, refused if the model's own constructor would refuse it. Raises ValueError."""
-    if found := contradictions({**DEFAULTS, **config}):
-        raise ValueError("\n".join(found))
+    if sentences := contradictions({**DEFAULTS, **config}):
+        raise ValueError("\n".join(sentences))
     fields = completed(dict(config))
     known = HEADS[fields["family"]]
     if head not in known:

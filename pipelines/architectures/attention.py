@@ -19,7 +19,7 @@ matrix (Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3, arxi
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,13 @@ from transformers.masking_utils import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_finery import FineryConfig
-from .positions import rotate
+from .positions import Rotation, rotate
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Mask = Union[Tensor, "BlockMask", None]
+"""What hides keys, in the form of the kernel in use; None where nothing is hidden, or the kernel does it."""
 
 
 class FineryRMSNorm(nn.RMSNorm):
@@ -77,7 +83,7 @@ def refuse_kernel(config: FineryConfig, implementation: str | None) -> None:
         )
 
 
-def padding_of(attention_mask: Tensor | Mapping[str, Any] | None) -> Tensor | None:
+def padding_of(attention_mask: Tensor | Mapping[str, Tensor] | None) -> Tensor | None:
     """The mask as (batch, key) booleans, all that linear attention can respect."""
     if attention_mask is None:
         return None
@@ -92,14 +98,14 @@ def padding_of(attention_mask: Tensor | Mapping[str, Any] | None) -> Tensor | No
 def self_attention_mask(
     config: FineryConfig,
     states: Tensor,
-    attention_mask: Tensor | Mapping[str, Any] | None,
+    attention_mask: Tensor | Mapping[str, Tensor] | None,
     past: Cache | None,
     causal: bool,
     windowed: bool,
     position_ids: Tensor | None = None,
     prefix: Tensor | None = None,
     may_skip: bool = True,
-) -> Any:
+) -> Mask:
     """The mask of the layers that see a window, or of those that see all they may; None if nothing is hidden.
 
     states (batch, query, dim) are the stack's input. `position_ids` are those that the caller gave: where they start
@@ -134,7 +140,7 @@ def self_attention_mask(
     )
 
 
-def _ready(config: FineryConfig, mask: Tensor, window: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _ready(config: FineryConfig, mask: Tensor, window: Tensor | None, dtype: torch.dtype) -> Mask:
     """A mask (batch, 1, query, key) of booleans or added numbers, within the window (1, query, key) if there is one."""
     if "flash" in config._attn_implementation:
         raise ValueError(
@@ -153,7 +159,7 @@ def _ready(config: FineryConfig, mask: Tensor, window: Tensor | None, dtype: tor
     return mask.to(dtype).clamp(min=lowest)
 
 
-def _blocks(seen: Tensor, window: Tensor | None) -> Any:
+def _blocks(seen: Tensor, window: Tensor | None) -> "BlockMask":
     """The form of flex attention: blocks of queries and keys that nobody looks across are left out altogether."""
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -179,7 +185,7 @@ def places_in_documents(position_ids: Tensor) -> Tensor:
     return place - starts.cummax(dim=-1).values
 
 
-def prefix_blocks(prefix_length: Tensor, attention_mask: Any, query: int) -> Tensor:
+def prefix_blocks(prefix_length: Tensor, attention_mask: Tensor | Mapping[str, Tensor] | None, query: int) -> Tensor:
     """0 for the first `prefix_length` (batch,) tokens after padding on the left, -1 for others: (batch, query)."""
     place = torch.arange(query, device=prefix_length.device)[None]
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
@@ -214,7 +220,7 @@ def first_layer(config: FineryConfig, windowed: bool) -> int:
     return next((index for index in layers if config.windowed(index) == windowed), 0)
 
 
-def with_bias(mask: Any, bias: Tensor) -> Tensor:
+def with_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
     """Bias (batch or 1, heads, query, key) where the mask shows a key, and a very negative number where it does not."""
     if mask is None:
         return bias
@@ -302,8 +308,8 @@ def linear_attention(
     value: Tensor,
     seen: Tensor | None = None,
     causal: bool = False,
-    query_rotation: tuple[Tensor, Tensor] | None = None,
-    key_rotation: tuple[Tensor, Tensor] | None = None,
+    query_rotation: Rotation | None = None,
+    key_rotation: Rotation | None = None,
 ) -> Tensor:
     """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k), over all keys or, if causal, over those up to the query's own place.
 
@@ -406,7 +412,7 @@ class FineryAttention(nn.Module):
         attention_mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
         past_key_values: Cache | None = None,
-        rotation: tuple[Tensor, Tensor] | None = None,
+        rotation: Rotation | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """`key_value_states` (batch, key, dim) is what the sequence attends to, if not to itself.
@@ -436,7 +442,7 @@ class FineryAttention(nn.Module):
         """(batch, length, dim) -> (batch, heads, length, head_dim)."""
         return projection(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, states: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         key, value = self._by_head(self.key, states), self._by_head(self.value, states)
         if self.key_norm is not None:
             key = self.key_norm(key)
@@ -488,7 +494,7 @@ class FineryLinearAttention(FineryAttention):
         attention_mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
         past_key_values: Cache | None = None,
-        rotation: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+        rotation: tuple[Rotation, Rotation] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         query = self._by_head(self.query, hidden_states)

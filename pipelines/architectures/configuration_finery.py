@@ -245,8 +245,8 @@ class FineryConfig(PreTrainedConfig):
     def _refuse_contradictions(self, unused: tuple[str, ...] = ()) -> None:
         written_out = self.__dict__.get("_written_out", {})  # judged as if they had been left to follow the others
         fields = {name: None if written_out.get(name) == value else value for name, value in self.__dict__.items()}
-        if found := contradictions(fields | dict.fromkeys(unused)):
-            raise ValueError("\n".join(found))
+        if sentences := contradictions(fields | dict.fromkeys(unused)):
+            raise ValueError("\n".join(sentences))
 
     def _unused(self) -> tuple[str, ...]:
         """A window that was set on a finished config of another pattern has no effect and is not saved: transformers'

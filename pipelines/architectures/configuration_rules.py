@@ -42,7 +42,7 @@ def _names(field: str) -> str:
     return "|".join(f"={name}" for name in CHOICES[field])
 
 
-WORDS: dict[str, tuple[str, object]] = {
+FIELDS: dict[str, tuple[str, object]] = {
     "family": (_names("family"), "encoder"),
     "vocab_size": ("int", 30522),
     "hidden_size": ("int", 768),
@@ -96,10 +96,10 @@ WORDS: dict[str, tuple[str, object]] = {
     "eos_token_id": ("int|null", None),
     "decoder_start_token_id": ("int|null", None),
 }
-"""Each field's type, in the words of `pipelines.core.config`, and its default."""
+"""Each field's type, as `pipelines.core` spells types, and its default."""
 
-KINDS = {name: kind for name, (kind, _) in WORDS.items()}
-DEFAULTS = {name: default for name, (_, default) in WORDS.items()}
+KINDS = {name: kind for name, (kind, _) in FIELDS.items()}
+DEFAULTS = {name: default for name, (_, default) in FIELDS.items()}
 
 
 def completed(fields: dict[str, object]) -> dict[str, object]:
@@ -122,6 +122,8 @@ def completed(fields: dict[str, object]) -> dict[str, object]:
     return full | {name: value for name, value in usual.items() if full[name] is None}
 
 
+Config = Mapping[str, Any]
+"""A config's fields by name."""
 Finding = tuple[tuple[str, ...], str]
 """The fields that a mistake is about, the one to change first, and what to say. About one field, the sentence goes on
 after its name ("is 0, must be at least 1"); about several, it is complete."""
@@ -162,21 +164,21 @@ NULLS = {
 """What null means, where a hint is of use."""
 
 
-def contradictions(fields: Mapping[str, object]) -> list[str]:
+def contradictions(fields: Config) -> list[str]:
     """One sentence for each mistake in `fields`: what was given, what is allowed, what to do. Empty if all is well."""
     return [f"{keys[0]} {sentence}" if len(keys) == 1 else sentence for keys, sentence in findings(fields)]
 
 
-def findings(fields: Mapping[str, object]) -> list[Finding]:
+def findings(fields: Config) -> list[Finding]:
     """Every mistake in `fields`. What contradicts each other is only looked for among fields that are fine alone.
 
-    Fields that are absent are not judged, so a recipe's overrides can be checked alone or merged with a preset.
+    Config that are absent are not judged, so a recipe's overrides can be checked alone or merged with a preset.
     """
-    found = [((name,), sentence) for name, value in fields.items() if (sentence := _field(name, value))]
-    return found or [finding for rule in RULES for finding in rule(fields)]
+    single = [((name,), sentence) for name, value in fields.items() if (sentence := _field(name, value))]
+    return single or [finding for rule in RULES for finding in rule(fields)]
 
 
-def _field(name: str, value: Any) -> str | None:
+def _field(name: str, value: object) -> str | None:
     """What is wrong with one field, looked at alone."""
     kind = KINDS.get(name, "").split("|")
     if value is None and "null" in kind:
@@ -203,7 +205,7 @@ def _field(name: str, value: Any) -> str | None:
     return None
 
 
-def _outside(value: Any, fewest: int, hint: str, most: int = LARGEST) -> str | None:
+def _outside(value: object, fewest: int, hint: str, most: int = LARGEST) -> str | None:
     if not _whole(value):
         return f"is {value!r}, must be a whole number of at least {fewest}{hint}"
     if value > most:
@@ -211,7 +213,7 @@ def _outside(value: Any, fewest: int, hint: str, most: int = LARGEST) -> str | N
     return f"is {value}, must be at least {fewest}{hint}" if value < fewest else None
 
 
-def _heads(fields: Mapping[str, Any]) -> Iterator[Finding]:
+def _heads(fields: Config) -> Iterator[Finding]:
     """Heads that do not divide, and sizes that rotation or sines cannot pair."""
     width, heads, head_dim = fields.get("hidden_size"), fields.get("num_attention_heads"), fields.get("head_dim")
     keys = ("num_attention_heads", "hidden_size", "head_dim")
@@ -264,7 +266,7 @@ def _divisors(number: int) -> str:
     return ", ".join(str(count) for count in range(1, min(number, 64) + 1) if number % count == 0)
 
 
-def _vocabulary(fields: Mapping[str, Any]) -> Iterator[Finding]:
+def _vocabulary(fields: Config) -> Iterator[Finding]:
     size = fields.get("vocab_size")
     for name, meaning in TOKENS.items():
         token = fields.get(name)
@@ -278,8 +280,8 @@ def _vocabulary(fields: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _family(fields: Mapping[str, Any]) -> Iterator[Finding]:
-    """Fields that only one family has a use for."""
+def _family(fields: Config) -> Iterator[Finding]:
+    """Config that only one family has a use for."""
     family = fields.get("family")
     if family is None:
         return
@@ -319,7 +321,7 @@ def _family(fields: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _only_in(fields: Mapping[str, Any], family: str, *names: str) -> Iterator[Finding]:
+def _only_in(fields: Config, family: str, *names: str) -> Iterator[Finding]:
     for name in names:
         if fields.get(name) not in (None, False):
             yield (
@@ -332,7 +334,7 @@ def _only_in(fields: Mapping[str, Any], family: str, *names: str) -> Iterator[Fi
             )
 
 
-def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
+def _window(fields: Config) -> Iterator[Finding]:
     """A window without its pattern, and the other way round."""
     if "attention_pattern" not in fields:
         return
@@ -371,7 +373,7 @@ def _window(fields: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _linear(fields: Mapping[str, Any]) -> Iterator[Finding]:
+def _linear(fields: Config) -> Iterator[Finding]:
     """Linear attention sums its keys before it meets a query: nothing can be added to single scores."""
     if fields.get("attention_pattern") != "linear":
         return
@@ -395,7 +397,7 @@ def _linear(fields: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _buckets(fields: Mapping[str, Any]) -> Iterator[Finding]:
+def _buckets(fields: Config) -> Iterator[Finding]:
     if fields.get("position") != "relative":
         return
     buckets, farthest = fields.get("relative_attention_num_buckets"), fields.get("relative_attention_max_distance")
@@ -419,7 +421,7 @@ def _buckets(fields: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Callable[[Mapping[str, Any]], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _heads,
     _vocabulary,
     _family,

@@ -10,6 +10,7 @@ processes, a mean over each part is not the mean over the whole: parts with fewe
 divided by that count. Without it, a mean.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -32,6 +33,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import (
     BIASES,
     FineryAttention,
+    Mask,
     distances,
     first_layer,
     norm,
@@ -50,7 +52,7 @@ from .layers import (
     scale_initial_weights,
     start_token,
 )
-from .positions import alibi_bias, relative_bucket, rotation_at
+from .positions import Rotation, alibi_bias, relative_bucket, rotation_at
 
 
 class FineryPreTrainedModel(PreTrainedModel):
@@ -110,7 +112,7 @@ class FineryStack(FineryPreTrainedModel):
     def _run(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Any = None,
+        attention_mask: Tensor | Mapping[str, Tensor] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -150,7 +152,7 @@ class FineryStack(FineryPreTrainedModel):
         )
 
     def _through_the_layers(
-        self, hidden_states: Tensor, masks: dict[bool, Any], past_key_values: Cache | None, **kwargs: Any
+        self, hidden_states: Tensor, masks: dict[bool, Mask], past_key_values: Cache | None, **kwargs: Any
     ) -> Tensor:
         rotations = kwargs.pop("rotation", None)
         biases = kwargs.pop("position_bias", None)
@@ -181,7 +183,9 @@ class FineryStack(FineryPreTrainedModel):
             return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         return DynamicCache(config=self.config)
 
-    def _places(self, sequence: Tensor, attention_mask: Any, past: Cache | None) -> Tensor:
+    def _places(
+        self, sequence: Tensor, attention_mask: Tensor | Mapping[str, Tensor] | None, past: Cache | None
+    ) -> Tensor:
         """Positions that count on from what is kept; in decoders, from the first token that is no padding."""
         places = self.embeddings.positions_after(0 if past is None else past.get_seq_length(), sequence)
         if self.is_decoder and isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
@@ -193,7 +197,9 @@ class FineryStack(FineryPreTrainedModel):
         """Whether there are layers that see a window, and layers that do not."""
         return {self.config.windowed(index) for index in range(len(self.layers))}
 
-    def _rotations(self, places: Tensor, states: Tensor, past: Cache | None) -> dict[bool, Any]:
+    def _rotations(
+        self, places: Tensor, states: Tensor, past: Cache | None
+    ) -> dict[bool, Rotation | tuple[Rotation, Rotation]]:
         """Rotations of the layers' queries and keys: {False: of layers that see everything, True: of windowed ones}."""
         thetas = {False: self.config.rope_theta, True: self.config.usual("local_rope_theta")}
         turns = {kind: rotation_at(places, self.config.head_dim, thetas[kind]) for kind in self._kinds_of_layers()}
@@ -204,7 +210,7 @@ class FineryStack(FineryPreTrainedModel):
         away = distances(states, past)[0, -1]  # of all keys, from the last query
         return {False: self._rotations_from_the_end(places, away)}
 
-    def _rotations_from_the_end(self, places: Tensor, away: Tensor) -> tuple[Any, Any]:
+    def _rotations_from_the_end(self, places: Tensor, away: Tensor) -> tuple[Rotation, Rotation]:
         """Places of queries and keys that count from what is kept, or for a learned prefix stand still at 0."""
         end = away.shape[0] - 1
         key = away + end
@@ -217,12 +223,12 @@ class FineryStack(FineryPreTrainedModel):
     def _masks(
         self,
         states: Tensor,
-        attention_mask: Any,
+        attention_mask: Tensor | Mapping[str, Tensor] | None,
         past: Cache | None,
         position_ids: Tensor | None,
         prefix_length: Tensor | None,
         kwargs: dict[str, Any],
-    ) -> dict[bool, Any]:
+    ) -> dict[bool, Mask]:
         """What hides and weighs keys: {False: of layers that see everything, True: of those that see a window}."""
         config, implementation = self.config, self.config._attn_implementation
         if config.usual("attention_pattern") == "linear":
@@ -288,7 +294,10 @@ class FineryPooler(nn.Module):
 class FineryEncoder(FineryStack):
     """The encoder of an encoder-decoder."""
 
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": FineryLayer, "attentions": SELF_ATTENTIONS}
+    _can_record_outputs: ClassVar[dict[str, type[nn.Module] | OutputRecorder]] = {
+        "hidden_states": FineryLayer,
+        "attentions": SELF_ATTENTIONS,
+    }
 
     def __init__(self, config: FineryConfig) -> None:
         super().__init__(config)
@@ -321,7 +330,7 @@ class FineryEncoder(FineryStack):
 class FineryDecoder(FineryStack):
     """The decoder of an encoder-decoder."""
 
-    _can_record_outputs: ClassVar[dict[str, Any]] = {
+    _can_record_outputs: ClassVar[dict[str, type[nn.Module] | OutputRecorder]] = {
         "hidden_states": FineryLayer,
         "attentions": SELF_ATTENTIONS,
         "cross_attentions": CROSS_ATTENTIONS,
@@ -371,7 +380,10 @@ class FineryModel(FineryStack):
     """Token ids to one vector a token, without a head; an encoder also pools that of the first token, as BERT does."""
 
     _auto_class = "AutoModel"
-    _can_record_outputs: ClassVar[dict[str, Any]] = {"hidden_states": FineryLayer, "attentions": SELF_ATTENTIONS}
+    _can_record_outputs: ClassVar[dict[str, type[nn.Module] | OutputRecorder]] = {
+        "hidden_states": FineryLayer,
+        "attentions": SELF_ATTENTIONS,
+    }
 
     def __init__(self, config: FineryConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -409,7 +421,7 @@ class FineryModel(FineryStack):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,

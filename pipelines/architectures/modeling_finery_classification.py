@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     Seq2SeqQuestionAnsweringModelOutput,
@@ -65,8 +66,8 @@ def behind(input_ids: Tensor, delimiter: int) -> Tensor:
 
 def _place_of(input_ids: Tensor, token: int) -> Tensor:
     """Where the token stands first in each row (batch, 1); -1 where it does not."""
-    found = input_ids == token
-    return found.long().argmax(1, keepdim=True).where(found.any(1, keepdim=True), -1)
+    there = input_ids == token
+    return there.long().argmax(1, keepdim=True).where(there.any(1, keepdim=True), -1)
 
 
 FOR_BOTH_STACKS = (
@@ -81,7 +82,7 @@ FOR_BOTH_STACKS = (
 """What an encoder-decoder's heads hand on."""
 
 
-class Reading(NamedTuple):
+class BodyOutput(NamedTuple):
     """What the body made of a text."""
 
     tokens: Tensor
@@ -90,14 +91,14 @@ class Reading(NamedTuple):
     """(batch, dim), if the head needs it."""
     outputs: ModelOutput
 
-    def carry(self) -> dict[str, Any]:
+    def carry(self) -> dict[str, Cache | tuple[Tensor, ...] | Tensor | None]:
         """Hidden states and attentions, by the names that the family's outputs give them."""
         names = FOR_BOTH_STACKS if "encoder_last_hidden_state" in self.outputs else ("hidden_states", "attentions")
         return {name: self.outputs.get(name) for name in names}
 
 
-class FineryDecisionModel(FineryPreTrainedModel):
-    """The body of a head that decides."""
+class FineryClassificationModel(FineryPreTrainedModel):
+    """The body of a head that classifies or scores."""
 
     needs_text = True
     """Whether the head judges the text as a whole, not its tokens."""
@@ -109,19 +110,19 @@ class FineryDecisionModel(FineryPreTrainedModel):
         dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(dropout)
 
-    def _read(self, use_cache: bool | None = None, **inputs: Any) -> Reading:
+    def _read(self, use_cache: bool | None = None, **inputs: Any) -> BodyOutput:
         """Run the body. Nothing continues a text that is being judged, so no cache is made unless asked for."""
         outputs = self.model(use_cache=bool(use_cache), return_dict=True, **inputs)
         tokens = outputs.last_hidden_state
         if not self.needs_text:
-            return Reading(tokens, None, outputs)
+            return BodyOutput(tokens, None, outputs)
         if self.config.family == "encoder":
-            return Reading(tokens, outputs.pooler_output, outputs)
+            return BodyOutput(tokens, outputs.pooler_output, outputs)
         prefix = ""
         if inputs.get("decoder_input_ids") is not None or inputs.get("decoder_inputs_embeds") is not None:
             prefix = "decoder_"
         place = self._last_token(tokens, inputs.get(f"{prefix}attention_mask"), inputs.get(f"{prefix}input_ids"))
-        return Reading(tokens, tokens[torch.arange(len(tokens), device=tokens.device), place], outputs)
+        return BodyOutput(tokens, tokens[torch.arange(len(tokens), device=tokens.device), place], outputs)
 
     def _last_token(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
         """The place of each text's last token that is no padding: (batch,). The mask decides, else the padding
@@ -137,7 +138,7 @@ class FineryDecisionModel(FineryPreTrainedModel):
         return (real * torch.arange(query, device=tokens.device)).argmax(-1)
 
 
-class FineryForSequenceClassification(FineryDecisionModel):
+class FineryForSequenceClassification(FineryClassificationModel):
     """One decision, or one score, for a sequence or a pair. Devlin et al. 2019, section 4.1 and figure 4 (a, b).
 
     A decoder that was trained on pairs without an order of their own has `both_orders` in its config: the ids of the
@@ -154,16 +155,16 @@ class FineryForSequenceClassification(FineryDecisionModel):
 
     def _with_other_order(self, text: Tensor, input_ids: Tensor | None, **inputs: Any) -> Tensor:
         """(batch, dim): what the texts amount to, added up over both orders of those that are pairs."""
-        marks = getattr(self.config, "both_orders", None)
-        if not marks:
+        tokens = getattr(self.config, "both_orders", None)
+        if not tokens:
             return text
         if input_ids is None:
             raise ValueError("this model reads pairs in both orders: it takes input_ids, not inputs_embeds")
-        exchanged, pairs = exchange(input_ids, *marks)
+        exchanged, pairs = exchange(input_ids, *tokens)
         if not pairs.any():
             return text
         if inputs["token_type_ids"] is not None:
-            inputs["token_type_ids"] = behind(exchanged, marks[1])
+            inputs["token_type_ids"] = behind(exchanged, tokens[1])
         return text + self._read(input_ids=exchanged, **inputs).text * pairs[:, None]
 
     @can_return_tuple
@@ -173,7 +174,7 @@ class FineryForSequenceClassification(FineryDecisionModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -215,7 +216,7 @@ def _text_output(config: FineryConfig) -> type[ModelOutput]:
     return Seq2SeqSequenceClassifierOutput if config.is_encoder_decoder else SequenceClassifierOutput
 
 
-class FineryForTokenClassification(FineryDecisionModel):
+class FineryForTokenClassification(FineryClassificationModel):
     """One decision for each token. Devlin et al. 2019, section 5.3 and figure 4 (d)."""
 
     _auto_class = "AutoModelForTokenClassification"
@@ -233,7 +234,7 @@ class FineryForTokenClassification(FineryDecisionModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -267,7 +268,7 @@ class FineryForTokenClassification(FineryDecisionModel):
         return kind(loss=loss, logits=logits, **read.carry())
 
 
-class FineryForQuestionAnswering(FineryDecisionModel):
+class FineryForQuestionAnswering(FineryClassificationModel):
     """Where an answer starts and ends in a text. Devlin et al. 2019, section 4.2 and figure 4 (c)."""
 
     _auto_class = "AutoModelForQuestionAnswering"
@@ -285,7 +286,7 @@ class FineryForQuestionAnswering(FineryDecisionModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -332,7 +333,7 @@ def _within(places: Tensor, logits: Tensor) -> Tensor:
     return torch.where((places >= 0) & (places < logits.shape[-1]), places, IGNORED)
 
 
-class FineryForMultipleChoice(FineryDecisionModel):
+class FineryForMultipleChoice(FineryClassificationModel):
     """The best of several texts, such as a passage, question and answer each. Devlin et al. 2019, section 4.4."""
 
     _auto_class = "AutoModelForMultipleChoice"
@@ -349,7 +350,7 @@ class FineryForMultipleChoice(FineryDecisionModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -387,7 +388,7 @@ class FineryForMultipleChoice(FineryDecisionModel):
         return kind(loss=loss, logits=logits, **read.carry())
 
 
-class FineryForReward(FineryDecisionModel):
+class FineryForReward(FineryClassificationModel):
     """How good a text is, as one number. Stiennon et al. 2020, section 3.4, arxiv.org/abs/2009.01325."""
 
     _auto_class = "AutoModelForReward"
@@ -404,7 +405,7 @@ class FineryForReward(FineryDecisionModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,

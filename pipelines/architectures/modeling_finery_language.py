@@ -111,7 +111,7 @@ class FineryGenerationMixin(GenerationMixin):
             inputs.pop("prefix_length", None)
         return inputs
 
-    def _refuse_beyond_positions(self, input_ids: Tensor, attention_mask: Any) -> None:
+    def _refuse_beyond_positions(self, input_ids: Tensor, attention_mask: Tensor | None) -> None:
         limit = self.config.max_position_embeddings
         length = input_ids.shape[-1]
         if self.config.position not in BOUNDED or length <= limit:
@@ -425,8 +425,8 @@ class FineryForCausalLM(FineryPreTrainedModel, FineryGenerationMixin):
             attentions=outputs.attentions,
         )
 
-    def _output(self, last: Tensor, **found: Any) -> CausalLMOutputWithPast:
-        return CausalLMOutputWithPast(**found)
+    def _output(self, last: Tensor, **parts: Any) -> CausalLMOutputWithPast:
+        return CausalLMOutputWithPast(**parts)
 
 
 class FineryForCausalLMWithValueHead(FineryForCausalLM, FineryGenerationMixin):
@@ -440,11 +440,11 @@ class FineryForCausalLMWithValueHead(FineryForCausalLM, FineryGenerationMixin):
     def _add_to_head(self, config: FineryConfig) -> None:
         self.value_head = nn.Linear(config.hidden_size, 1)
 
-    def _output(self, last: Tensor, **found: Any) -> FineryCausalLMOutputWithValue:
+    def _output(self, last: Tensor, **parts: Any) -> FineryCausalLMOutputWithValue:
         value = self.value_head(last).squeeze(-1)
-        if found["loss"] is not None:  # nothing, but processes that share gradients wait for one of every weight
-            found["loss"] = found["loss"] + 0.0 * value.sum()
-        return FineryCausalLMOutputWithValue(**found, value=value)
+        if parts["loss"] is not None:  # nothing, but processes that share gradients wait for one of every weight
+            parts["loss"] = parts["loss"] + 0.0 * value.sum()
+        return FineryCausalLMOutputWithValue(**parts, value=value)
 
 
 class FineryForConditionalGeneration(FineryPreTrainedModel, FineryGenerationMixin):
@@ -495,7 +495,7 @@ class FineryForConditionalGeneration(FineryPreTrainedModel, FineryGenerationMixi
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -544,5 +544,5 @@ class FineryForConditionalGeneration(FineryPreTrainedModel, FineryGenerationMixi
         )
 
     def mask_predict(self, input_ids: Tensor, **choices: Any) -> Tensor:
-        """Decode all words at once and revise them a few times: see `mask_predict.mask_predict`."""
+        """Decode all words at once and revise them a few times: see the function `mask_predict`."""
         return mask_predict(self, input_ids, **choices)

@@ -16,6 +16,9 @@ import math
 import torch
 from torch import Tensor
 
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of the angles by which pairs of numbers turn."""
+
 
 def sinusoidal_table(num_positions: int, dim: int) -> Tensor:
     """The encoding of each position, in float32.
@@ -32,7 +35,7 @@ def sinusoidal_table(num_positions: int, dim: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(torch.float32)
 
 
-def rotation_at(position_ids: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotation_at(position_ids: Tensor, head_dim: int, theta: float) -> Rotation:
     """Cosine and sine of the angle position / theta^(2i / head_dim), by which pair i turns at each position.
 
     Computed at each pass, so there is no buffer that loading could leave empty or that a cast could round: bfloat16
@@ -45,7 +48,7 @@ def rotation_at(position_ids: Tensor, head_dim: int, theta: float) -> tuple[Tens
     return angle.cos(), angle.sin()
 
 
-def rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(states: Tensor, rotation: Rotation) -> Tensor:
     """Each pair (a, b) of states (batch, heads, query, head_dim) becomes (a cos - b sin, a sin + b cos).
 
     Computed in float32 and rounded once, to the states' own type.

@@ -1,194 +1,78 @@
-"""`finery attention`: attention weights of one text by layer and head, with their entropies and distances.
+"""`finery attention`: the attention of a model over a text, as one HTML page and as one PNG.
 
-The weights are the model's own, from its eager kernel, in evaluation mode. Two numbers sum a head up: the entropy of
-its rows (Clark et al. 2019, "What Does BERT Look At?", section 3.3, arxiv.org/abs/1906.04341) and the mean distance
-between the token that looks and those it looks at (Vig and Belinkov 2019, "Analyzing the Structure of Attention in a
-Transformer Language Model", section 4.3, arxiv.org/abs/1906.04284).
+The page needs no network and no library, and its content policy lets nothing else run. The picture has layers below
+each other and heads side by side, one block for each kind of attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import base64
+import errno
+import hashlib
+import json
+import os
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import CommandError, DiskFull, ModelError, StageError
-from pipelines.core.interfaces import Head
-from pipelines.models import checkpoint as checkpoints
-from pipelines.models import heads
-from pipelines.models.checkpoint import Checkpoint
-from pipelines.models.heads import Family
+from pipelines.core.errors import CommandError, DiskFull, StageError
+from pipelines.core.files import JSONObject
+from pipelines.models.attention_maps import AttentionMaps, AttentionRequest, AttentionSection, attend
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from numpy.typing import NDArray
 
 PAGE, PICTURE = "attention.html", "attention.png"
-OWN_WORDS = 32
-"""How many tokens an encoder-decoder writes itself when it is given no text for its decoder."""
-MOST_WEIGHTS = 12_000_000
-"""Of all maps together: a page of 32 MB."""
-TITLES = {
-    "encoder": "Encoder: each token looks at the text",
-    "decoder": "Decoder: each token looks at those before it",
-    "cross": "Cross-attention: the decoder looks at the encoder's text",
-}
+STEPS = 65_535
+"""Weights are carried as 16-bit numbers: exact to 0.00001."""
+DOTS_PER_INCH = 110
+SMALL = 1.0
+"""Inches of the longer side of a map in the grid."""
+LARGE = 7.0
+"""Inches of the longer side of a map that stands alone, with its tokens."""
+LEAST = 5.4
+"""Inches of the narrowest picture: titles need so much."""
+MARGIN, HEADING, FOOT = 0.75, 0.62, 0.65
+"""Inches left of the maps, above them for their titles, and below all of them for the scale."""
+TOKENS = 1.0
+"""Inches for the tokens on each axis of a map that stands alone."""
+COLOURS = "cividis"
+"""Grows lighter evenly, and looks alike to people who see few colours (Nuñez et al. 2018, arxiv.org/abs/1712.01662)."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What `finery attention` was asked."""
-
-    model: str
-    text: str
-    pair: str | None = None
-    target: str | None = None
-    """The text that an encoder-decoder's decoder reads."""
-    out: str = "."
-    layer: int | None = None
-    """Counted from 1; all layers without it."""
-    head: int | None = None
-    limit: int = 64
-    """Tokens shown of each text."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """The maps of one kind of attention."""
-
-    name: str
-    """`encoder`, `decoder` or `cross`."""
-    title: str
-    queries: tuple[str, ...]
-    """The tokens that look: the rows of every map."""
-    keys: tuple[str, ...]
-    """The tokens looked at: the columns."""
-    weights: Any
-    """(layers, heads, query, key), a float32 array whose rows sum to 1."""
-    layers: tuple[int, ...]
-    """Numbers of the layers, counted from 1."""
-    heads: tuple[int, ...]
-
-    def entropies(self) -> Any:
-        """(layers, heads): bits, the mean over the rows. 0 looks at one token; log2(keys) at all of them alike."""
-        import numpy as np
-
-        weights = np.asarray(self.weights, dtype=np.float64)
-        logs = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
-        return -(weights * logs).sum(-1).mean(-1)
-
-    def distances(self) -> Any | None:
-        """(layers, heads): tokens, the mean over the rows; None across two texts, which share no places."""
-        import numpy as np
-
-        if self.name == "cross":
-            return None
-        weights = np.asarray(self.weights, dtype=np.float64)
-        places = np.arange(weights.shape[-1])
-        return (weights * np.abs(places[:, None] - places[None, :])).sum(-1).mean(-1)
-
-    def summary(self) -> dict[str, Any]:
-        """Plain data, without the maps."""
-        entropies, distances = self.entropies(), self.distances()
-        return {
-            "name": self.name,
-            "title": self.title,
-            "queries": list(self.queries),
-            "keys": list(self.keys),
-            "maps": [
-                {
-                    "layer": layer,
-                    "head": head,
-                    "entropy": round(float(entropies[row, column]), 4),
-                    "mean_distance": None if distances is None else round(float(distances[row, column]), 4),
-                }
-                for row, layer in enumerate(self.layers)
-                for column, head in enumerate(self.heads)
-            ],
-        }
-
-
-@dataclass(frozen=True)
-class Maps:
-    """Everything that is shown."""
-
-    model: str
-    family: Family
-    text: str
-    sections: tuple[Section, ...]
-    notes: tuple[str, ...] = ()
-
-
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: JSONObject) -> JSONObject:
     """Compute the maps, write the page and the picture, and say where they lie. Raises FineryError."""
-    asked = Request(**request)
-    out = Path(asked.out)
+    out = Path(request.get("out", "."))
     if out.exists() and not out.is_dir():
         raise CommandError(f"--out '{out}' is a file; name a folder")
-    maps = attend(asked)
-    written = write(maps, out)
+    maps = attend(AttentionRequest(**{name: value for name, value in request.items() if name != "out"}))
+    files = write(maps, out)
     return {
         "model": maps.model,
         "family": maps.family,
-        **{kind: str(path) for kind, path in written.items()},
+        **{kind: str(path) for kind, path in files.items()},
         "notes": list(maps.notes),
         "sections": [section.summary() for section in maps.sections],
     }
 
 
-def attend(asked: Request) -> Maps:
-    """The attention of a model over a text. Raises CommandError for what cannot be asked, ModelError for the
-    model's part."""
-    if not asked.text.strip():
-        raise CommandError("the text is empty; give a sentence")
-    checkpoint = checkpoints.find(asked.model)
-    config = checkpoints.config_of(checkpoint)
-    family = heads.family_of(config)
-    if asked.target is not None and family != "encoder-decoder":
-        lacks = "decoder" if family == "encoder" else "encoder"
-        raise CommandError(
-            f"--target is what the decoder of an encoder-decoder reads, but '{asked.model}' has no {lacks}; leave it out"
-        )
-    model, has_words = _open(checkpoint, family)
-    tokenizer = _tokenizer(checkpoint)
-    notes: list[str] = []
-    inputs = _inputs(asked, model, tokenizer, family == "decoder" and not _decides(config), notes)
-    if family == "encoder-decoder":
-        inputs["decoder_input_ids"] = _decoder_ids(asked, model, tokenizer, inputs, has_words, notes)
-    found = _forward(model, inputs, asked.model)
-    read = _pieces(tokenizer, inputs["input_ids"][0].tolist())
-    said = _pieces(tokenizer, inputs["decoder_input_ids"][0].tolist()) if family == "encoder-decoder" else read
-    named = {
-        "encoder": ("encoder_attentions" if family == "encoder-decoder" else "attentions", read, read),
-        "decoder": ("decoder_attentions" if family == "encoder-decoder" else "attentions", said, said),
-        "cross": ("cross_attentions", said, read),
-    }
-    wanted = {"encoder": ("encoder",), "decoder": ("decoder",), "encoder-decoder": ("encoder", "decoder", "cross")}[
-        family
-    ]
-    sections = tuple(
-        _section(name, *named[name][1:], found.get(named[name][0]), asked, model, notes) for name in wanted
-    )
-    if (total := sum(section.weights.size for section in sections)) > MOST_WEIGHTS:
-        raise CommandError(
-            f"the maps hold {total:,} weights, more than the {MOST_WEIGHTS:,} that a page can show: lower --limit, or choose with "
-            "--layer and --head"
-        )
-    return Maps(asked.model, family, asked.text, sections, tuple(dict.fromkeys(notes)))
-
-
-def write(maps: Maps, out: Path) -> dict[str, Path]:
+def write(maps: AttentionMaps, out: Path) -> dict[str, Path]:
     """Write page and picture, each complete or not at all. Raises StageError."""
-    from pipelines.commands import attention_files
-
     made: dict[Path, Path] = {}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, make in ((PAGE, attention_files.write), (PICTURE, attention_files.write_attention_picture)):
+        for name, make in ((PAGE, write_page), (PICTURE, write_picture)):
             temporary = out / f".{name}.tmp"
             made[temporary] = out / name
             make(maps, temporary)
         for temporary, path in made.items():
             temporary.replace(path)
     except OSError as error:
-        kind = DiskFull if error.errno == 28 else StageError
+        kind = DiskFull if error.errno == errno.ENOSPC else StageError
         raise kind(f"'{out}' cannot be written: {error.strerror or error}; name another folder with --out") from None
     finally:
         for temporary in made:
@@ -196,173 +80,191 @@ def write(maps: Maps, out: Path) -> dict[str, Path]:
     return {"html": out / PAGE, "png": out / PICTURE}
 
 
-def _open(checkpoint: Checkpoint, family: Family) -> tuple[Any, bool]:
-    """The model with its weights kept, and whether it can write text itself."""
-    head, has_words = heads.FAMILY_HEADS[family], family == "encoder-decoder"
-    if has_words:
-        try:
-            model = checkpoints.open_checkpoint(checkpoint, head, trained_head=True)
-        except ModelError:  # fine-tuned to decide: it has no words of its own
-            has_words = False
-    if not has_words:
-        model = checkpoints.open_checkpoint(checkpoint, _head(checkpoint, family), trained_head=False)
-    try:
-        model.set_attn_implementation("eager")
-    except (ValueError, ImportError, AttributeError) as error:
-        raise ModelError(
-            f"'{checkpoint.given}' cannot show its attention: {' '.join(str(error).split())[:300]}"
-        ) from error
-    return model, has_words
+def write_page(maps: AttentionMaps, path: Path) -> None:
+    """Write the page."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page(maps))
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _head(checkpoint: Checkpoint, family: Family) -> Head:
-    """The head does not change the maps, but an adapter opens with its own only."""
+def page(maps: AttentionMaps) -> str:
+    """The page as text. Styles and script are named in its policy by their SHA-256; nothing else may run or load."""
+    from jinja2 import Environment, StrictUndefined
 
-    saved = heads.saved_head(Path(checkpoint.source))
-    return saved if saved is not None and saved.kind in heads.HEAD_CLASSES else heads.FAMILY_HEADS[family]
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Any:
-    from pipelines.models.tokenizer import open_tokenizer
-
-    return open_tokenizer(checkpoint.tokenizer)
-
-
-def _decides(config: Any) -> bool:
-    """Whether the checkpoint was fine-tuned to decide about whole texts, and not to continue them."""
-    decisions = ("Classification", "QuestionAnswering", "MultipleChoice", "Reward")
-    return any(decision in head for head in getattr(config, "architectures", None) or () for decision in decisions)
-
-
-def _inputs(asked: Request, model: Any, tokenizer: Any, stays_open: bool, notes: list[str]) -> dict[str, Any]:
-    """The text as the model learnt to read it, its special tokens among it: (1, tokens) tensors."""
-    limit = min(asked.limit, checkpoints.positions_of(model, tokenizer) or asked.limit)
-    plain = (
-        stays_open
-        and asked.pair is None
-        and checkpoints.text_ids(tokenizer, asked.text, True) != tokenizer(asked.text)["input_ids"]
+    folder = resources.files(__package__ or "").joinpath("templates")
+    style, script, template = (
+        folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("attention.css", "attention.js", "attention.html.jinja")
     )
-    whole = len(tokenizer(asked.text, asked.pair, add_special_tokens=not plain)["input_ids"])
-    if whole > limit:
-        notes.append(
-            f"The text has {whole} tokens; {limit} are shown{' (--limit shows more)' if limit == asked.limit else ', as many as the model has positions for'}."
-        )
-    encoded = tokenizer(
-        asked.text, asked.pair, add_special_tokens=not plain, truncation=True, max_length=limit, return_tensors="pt"
+    environment = Environment(undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    summaries = [section.summary() for section in maps.sections]
+    return environment.from_string(template).render(
+        model=maps.model,
+        family=maps.family,
+        text=maps.text,
+        notes=maps.notes,
+        sections=summaries,
+        single=len(summaries) == 1,
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        data=_json([_data(section, summary) for section, summary in zip(maps.sections, summaries, strict=True)]),
     )
-    if encoded["input_ids"].shape[1] == 0:
-        raise CommandError("nothing of the text is left after its tokenization; give a sentence with words")
-    return checkpoints.known_inputs(model, encoded)
 
 
-def _decoder_ids(
-    asked: Request, model: Any, tokenizer: Any, inputs: Mapping[str, Any], has_words: bool, notes: list[str]
-) -> Any:
-    """(1, tokens): what the decoder reads: the target as in training, or the model's own greedy words."""
-    import torch
+def _data(section: AttentionSection, summary: dict[str, Any]) -> JSONObject:
+    """What the script draws: tokens, and the weights as base64 of little-endian 16-bit numbers, map after map."""
+    import numpy as np
 
-    at_once = getattr(model.config, "bidirectional_decoder", False)
-    limit = min(asked.limit, checkpoints.positions_of(model, tokenizer) or asked.limit)
-    start = checkpoints.start_token(model, tokenizer)
-    if asked.target is None and has_words:
-        notes.append("No --target was given: the decoder reads the model's own answer.")
-        with torch.no_grad():
-            if at_once:
-                return checkpoints.written_at_once(model, tokenizer, inputs)[:, :limit]
-            own = model.generate(
-                **inputs,
-                do_sample=False,
-                num_beams=1,
-                max_new_tokens=min(OWN_WORDS, limit),
-                max_length=None,
-                decoder_start_token_id=start,
-                pad_token_id=start if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-            )
-        ended = own.shape[1] > 1 and own[0, -1].item() == tokenizer.eos_token_id
-        return own[:, : min(own.shape[1] - ended, limit)]
-    if asked.target is None:
-        notes.append("No --target was given and the model writes no text: its decoder reads the encoder's text.")
-    text = asked.text if asked.target is None else asked.target
-    if not text.strip():
-        raise CommandError("--target is empty; give the text that the decoder reads, or leave it out")
-    labels = tokenizer(text_target=text, add_special_tokens=not at_once)["input_ids"]
-    if len(labels) > limit:
-        notes.append(f"The decoder's text has {len(labels)} tokens; {limit} are shown.")
-    # moved one place to the right behind the start: what comes last is only ever predicted
-    ids = labels if at_once else [start, *(labels[1:] if labels[0] == start else labels)[:-1]]
-    return torch.tensor([ids[:limit]], device=model.device)
+    steps = np.rint(np.clip(section.weights, 0.0, 1.0) * STEPS).astype("<u2")
+    return summary | {"weights": base64.b64encode(steps.tobytes()).decode("ascii")}
 
 
-def _forward(model: Any, inputs: Mapping[str, Any], given: str) -> dict[str, Any]:
-    import torch
-
-    try:
-        with torch.no_grad():
-            outputs = model(**inputs, output_attentions=True)
-    except (IndexError, ValueError, TypeError) as error:
-        raise ModelError(f"'{given}' cannot read this text: {' '.join(str(error).split())[:300]}") from error
-    return dict(outputs.items())
+def _json(data: object) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _section(
-    name: str, queries: Sequence[str], keys: Sequence[str], found: Any, asked: Request, model: Any, notes: list[str]
-) -> Section:
-    """The chosen layers and heads of one kind of attention. Raises ModelError when the model gives none."""
-    import torch
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
-    layers = [layer for layer in found or () if layer is not None]
-    fitting = [layer for layer in layers if layer.ndim == 4 and tuple(layer.shape[-2:]) == (len(queries), len(keys))]
-    if not fitting:
-        raise ModelError(
-            f"'{asked.model}' gives no attention weights (its {model.config.model_type} attention never forms the "
-            f"{len(queries)} x {len(keys)} map, as linear attention does not); choose a model with full or windowed attention"
-        )
-    if len({layer.shape[1] for layer in fitting}) > 1:
-        raise ModelError(f"'{asked.model}' has layers with different numbers of heads, which one grid cannot show")
-    count = getattr(model.config, "num_hidden_layers", None)
-    if (
-        name in ("encoder", "decoder")
-        and count is not None
-        and len(fitting) < count
-        and not model.config.is_encoder_decoder
-    ):
-        notes.append(f"{len(fitting)} of the {count} layers form attention maps; these are counted here.")
-    weights = torch.stack([layer[0].float().cpu() for layer in fitting])  # (layers, heads, query, key)
-    layer_numbers = _chosen(asked.layer, weights.shape[0], "layer", name)
-    head_numbers = _chosen(asked.head, weights.shape[1], "head", name)
-    weights = weights[[number - 1 for number in layer_numbers]][:, [number - 1 for number in head_numbers]]
-    title = (
-        "Decoder: each token looks at the decoder's text"
-        if name == "decoder" and getattr(model.config, "bidirectional_decoder", False)
-        else TITLES[name]
+
+def write_picture(maps: AttentionMaps, path: Path) -> None:
+    """Draw every section below the one before it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    sizes = [_inches(section) for section in maps.sections]
+    edges = [TOKENS if _alone(section) else 0.0 for section in maps.sections]
+    width = max(LEAST, *(MARGIN + edge + across + 0.3 for (across, _), edge in zip(sizes, edges, strict=True)))
+    caption = _caption(maps, width)
+    top = 0.45 + 0.2 * len(caption)
+    height = top + sum(HEADING + down + edge + 0.15 for (_, down), edge in zip(sizes, edges, strict=True)) + FOOT
+    figure = Figure(figsize=(width, height), dpi=min(DOTS_PER_INCH, 30_000 / max(width, height)))
+    FigureCanvasAgg(figure)
+    figure.text(
+        0.15 / width, 1 - 0.3 / height, f"Attention of {_plain(maps.model)}", size=12, weight="bold", parse_math=False
     )
-    return Section(name, title, tuple(queries), tuple(keys), weights.numpy(), tuple(layer_numbers), tuple(head_numbers))
+    for number, line in enumerate(caption):
+        figure.text(0.15 / width, 1 - (0.52 + 0.2 * number) / height, line, size=8.5, color="0.3", parse_math=False)
+    at = height - top
+    image: AxesImage | None = None
+    for section, (across, down), edge in zip(maps.sections, sizes, edges, strict=True):
+        figure.text(0.15 / width, (at - 0.28) / height, section.title, size=10, weight="bold", parse_math=False)
+        at -= HEADING + down
+        axes = figure.add_axes(((MARGIN + edge * 0.5) / width, at / height, across / width, down / height))
+        image = _draw_one(axes, section) if _alone(section) else _draw_grid(axes, section)
+        at -= edge + 0.15
+    assert image is not None
+    _draw_scale(figure, image, width, height)
+    _save(figure, path)
 
 
-def _chosen(number: int | None, count: int, what: str, section: str) -> list[int]:
-    if number is None:
-        return list(range(1, count + 1))
-    if not 1 <= number <= count:
-        raise CommandError(f"--{what} is {number}, but the {section} attention has {what}s 1 to {count}")
-    return [number]
+def _draw_grid(axes: Axes, section: AttentionSection) -> AxesImage:
+    """All maps as one mosaic of (layers * rows, heads * columns) points."""
+    import numpy as np
+
+    layers, heads, rows, columns = section.weights.shape
+    gap = max(1, round(max(rows, columns) * 0.06))
+    mosaic = np.full((layers * (rows + gap) - gap, heads * (columns + gap) - gap), np.nan)
+    for layer in range(layers):
+        for head in range(heads):
+            top, left = layer * (rows + gap), head * (columns + gap)
+            mosaic[top : top + rows, left : left + columns] = _shares(section.weights[layer, head])
+    image = axes.imshow(mosaic, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    axes.set_xticks(
+        [head * (columns + gap) + (columns - 1) / 2 for head in range(heads)],
+        [f"head {each}" for each in section.heads],
+        size=8,
+    )
+    axes.set_yticks(
+        [layer * (rows + gap) + (rows - 1) / 2 for layer in range(layers)],
+        [f"layer {each}" for each in section.layers],
+        size=8,
+    )
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_frame_on(False)
+    return image
 
 
-def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Tokens as people read them: bytes of byte-level vocabularies as letters, a leading space as ▁."""
-    from tokenizers.decoders import ByteLevel
+def _draw_one(axes: Axes, section: AttentionSection) -> AxesImage:
+    """One map with its tokens."""
+    weights = section.weights[0, 0]
+    image = axes.imshow(_shares(weights), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    size = max(4.0, min(9.0, 320 / max(weights.shape)))
+    axes.set_xticks(
+        range(len(section.keys)), [_label(each) for each in section.keys], size=size, rotation=90, parse_math=False
+    )
+    axes.set_yticks(
+        range(len(section.queries)), [_label(each) for each in section.queries], size=size, parse_math=False
+    )
+    axes.set_title(
+        f"layer {section.layers[0]}, head {section.heads[0]}: largest weight {weights.max():.3f}", size=8.5, color="0.3"
+    )
+    return image
 
-    tokens = tokenizer.convert_ids_to_tokens(list(ids))
-    if not isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
-        return [str(token) for token in tokens]
-    special = set(tokenizer.all_special_ids)
-    return [
-        str(token)
-        if number in special
-        else _readable(tokenizer.decode([number], clean_up_tokenization_spaces=False), str(token))
-        for number, token in zip(ids, tokens, strict=True)
-    ]
+
+def _shares(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each weight as a share of the largest of its row: else a causal decoder's first token, which sees one,
+    outshines all."""
+    import numpy as np
+
+    shares: NDArray[np.float32] = weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-12)
+    return shares
 
 
-def _readable(text: str, token: str) -> str:
-    """The decoded piece; the raw token where it is a part of a letter only."""
-    return token if "�" in text or not text else text.replace(" ", "▁").replace("\n", "↵")
+def _draw_scale(figure: Figure, image: AxesImage, width: float, height: float) -> None:
+    axes = figure.add_axes((0.15 / width, 0.3 / height, 1.6 / width, 0.1 / height))
+    bar = figure.colorbar(image, cax=axes, orientation="horizontal")
+    bar.set_ticks([0, 1], labels=["0", "largest"], size=7)
+    bar.outline.set_visible(False)
+    figure.text(
+        1.95 / width,
+        0.31 / height,
+        "weight, of its row's largest; rows look, columns are looked at",
+        size=7.5,
+        color="0.3",
+    )
+
+
+def _save(figure: Figure, path: Path) -> None:
+    import warnings
+
+    with warnings.catch_warnings(), open(path, "wb") as file:
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a letter without a glyph is drawn as a box
+        figure.savefig(file, format="png", metadata={"Software": "finery"})
+
+
+def _alone(section: AttentionSection) -> bool:
+    return bool(section.weights.shape[0] * section.weights.shape[1] == 1)
+
+
+def _inches(section: AttentionSection) -> tuple[float, float]:
+    """Width and height of a section's maps, in the proportions of their tokens."""
+    layers, heads, rows, columns = section.weights.shape
+    side = (LARGE if _alone(section) else SMALL) / max(rows, columns)
+    across, down = max(side * columns, 0.45), max(side * rows, 0.3)
+    if _alone(section):
+        across, down = max(across, 2.0), max(down, 1.5)
+    return across * heads, down * layers
+
+
+def _caption(maps: AttentionMaps, width: float) -> list[str]:
+    """The text, cut at three lines, and the notes."""
+    import textwrap
+
+    letters = int(width * 14.5)
+    text = textwrap.wrap(_plain(maps.text), letters, max_lines=3, placeholder=" …")
+    return [*text, *(line for note in maps.notes for line in textwrap.wrap(note, letters))]
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _label(token: str) -> str:
+    return _plain(token) if len(token) <= 16 else f"{_plain(token[:15])}…"

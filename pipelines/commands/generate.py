@@ -13,15 +13,20 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.heads import Family
+from pipelines.models.tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FILL_INS = 5
 """Candidates shown for each mask."""
@@ -39,7 +44,7 @@ USED = (
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerateRequest:
     """What `finery generate` was asked."""
 
     model: str
@@ -59,32 +64,30 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A model that continues texts."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     family: Family
-    asked: Request
-    tokens: Mapping[str, Any]
+    request: GenerateRequest
+    tokens: JSONObject
     """The special tokens that decoding begins, ends and fills up with."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """What the model makes of every prompt, as plain data. Raises FineryError."""
-    asked = Request(**request)
-    prompts = prompts_of(asked)
-    checkpoint = checkpoints.find(asked.model)
+    request = GenerateRequest(**fields)
+    prompts = prompts_of(request)
+    checkpoint = checkpoints.find(request.model)
     config = checkpoints.config_of(checkpoint)
     family = heads.family_of(config)
-    from pipelines.models.tokenizer import open_tokenizer
-
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     if family == "encoder":
-        _need_masks(asked.model, prompts, tokenizer)
+        _need_masks(request.model, prompts, tokenizer)
     model = checkpoints.open_checkpoint(checkpoint, heads.FAMILY_HEADS[family], trained_head=True)
-    writer = Writer(model, tokenizer, family, asked, _tokens(model, tokenizer))
-    about: dict[str, Any] = {"model": asked.model, "family": family}
+    writer = TextGenerator(model, tokenizer, family, request, _tokens(model, tokenizer))
+    about: dict[str, Any] = {"model": request.model, "family": family}
     if family == "encoder":
         return about | {"method": "fill_mask", "prompts": [fill_in(writer, prompt) for prompt in prompts]}
     notes: list[str] = []
@@ -93,27 +96,27 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             "The prompts are asked as a user's messages, in the model's chat template; --plain continues them as texts."
         )
     way = mask_predict if getattr(config, "bidirectional_decoder", False) else autoregressive
-    told = [way(writer, prompt, notes) for prompt in prompts]
+    continued = [way(writer, prompt, notes) for prompt in prompts]
     return about | {
         "method": way.__name__,
-        "seed": asked.seed,
+        "seed": request.seed,
         "notes": list(dict.fromkeys(notes)),
-        "prompts": told,
+        "prompts": continued,
         "settings": {
-            name: getattr(asked, name)
+            name: getattr(request, name)
             for name in ("max_new_tokens", "num_beams", "temperature", "top_k", "top_p", "samples")
         },
     }
 
 
-def prompts_of(asked: Request) -> list[str]:
+def prompts_of(request: GenerateRequest) -> list[str]:
     """The prompt, or those of the file. Raises CommandError when there is nothing to continue."""
-    if asked.prompts is None:
-        found = [asked.prompt or ""]
-        if not found[0].strip():
+    if request.prompts is None:
+        prompts = [request.prompt or ""]
+        if not prompts[0].strip():
             raise CommandError("the prompt is empty; give the beginning of a text")
-        return found
-    path = Path(asked.prompts)
+        return prompts
+    path = Path(request.prompts)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -121,10 +124,10 @@ def prompts_of(asked: Request) -> list[str]:
         raise CommandError(f"--prompts '{path}' {reason}; give a text file with one prompt a line") from None
     if path.suffix == ".jsonl":
         lines = [_prompt_in(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    found = [line for line in lines if line.strip()]
-    if not found:
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
         raise CommandError(f"--prompts '{path}' holds no prompt; write one a line")
-    return found
+    return prompts
 
 
 def _prompt_in(path: Path, number: int, line: str) -> str:
@@ -139,30 +142,30 @@ def _prompt_in(path: Path, number: int, line: str) -> str:
     return str(row["prompt"])
 
 
-def autoregressive(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any]:
+def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> JSONObject:
     """Greedy, beam search and samples, one after another."""
-    asked = writer.asked
+    request = writer.request
     inputs = _inputs(writer, prompt)
-    ways: list[tuple[str, dict[str, Any], int]] = [("greedy", {"do_sample": False, "num_beams": 1}, asked.seed)]
-    if asked.num_beams > 1:
-        ways.append((f"beam {asked.num_beams}", {"do_sample": False, "num_beams": asked.num_beams}, asked.seed))
+    ways: list[tuple[str, dict[str, Any], int]] = [("greedy", {"do_sample": False, "num_beams": 1}, request.seed)]
+    if request.num_beams > 1:
+        ways.append((f"beam {request.num_beams}", {"do_sample": False, "num_beams": request.num_beams}, request.seed))
     drawn = {
         "do_sample": True,
         "num_beams": 1,
-        "temperature": asked.temperature,
-        "top_k": asked.top_k,
-        "top_p": asked.top_p,
+        "temperature": request.temperature,
+        "top_k": request.top_k,
+        "top_p": request.top_p,
     }
-    ways += [(f"sample {number}", drawn, asked.seed + number - 1) for number in range(1, asked.samples + 1)]
+    ways += [(f"sample {number}", drawn, request.seed + number - 1) for number in range(1, request.samples + 1)]
     room = _room(writer, inputs, notes)
-    _generate(writer, inputs, ways[0][1], 1, asked.seed)  # the first call of all pays for what later ones find ready
+    _generate(writer, inputs, ways[0][1], 1, request.seed)  # the first call of all pays for what later ones find ready
     return {
         "prompt": prompt,
         "continuations": [_continuation(writer, inputs, name, how, room, seed) for name, how, seed in ways],
     }
 
 
-def mask_predict(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any]:
+def mask_predict(writer: TextGenerator, prompt: str, notes: list[str]) -> JSONObject:
     """All words at once, the least certain ones again and again: the way of a decoder that sees both sides.
 
     Such a model gives no probability to a text from left to right. Each word's is the one given all the others
@@ -182,15 +185,16 @@ def mask_predict(writer: Writer, prompt: str, notes: list[str]) -> dict[str, Any
     seconds = time.perf_counter() - started
     hidden = torch.eye(len(ids), dtype=torch.bool, device=words.device)  # each row hides one word
     with torch.no_grad():
+        # (rows, tokens, vocab)
         logits = writer.model(
             **{name: values.expand(len(ids), -1) for name, values in inputs.items()},
             decoder_input_ids=words.expand(len(ids), -1).masked_fill(hidden, mask),
-        ).logits  # (rows, tokens, vocab)
+        ).logits
     chances = logits.diagonal(dim1=0, dim2=1).T.float().log_softmax(-1).gather(-1, words[:, None])[:, 0]
     return {"prompt": prompt, "continuations": [_measured(writer, "mask-predict", ids, chances.tolist(), seconds)]}
 
 
-def fill_in(writer: Writer, prompt: str) -> dict[str, Any]:
+def fill_in(writer: TextGenerator, prompt: str) -> JSONObject:
     """The likeliest words for each mask of a prompt, each as if the other masks stayed."""
     import torch
 
@@ -228,21 +232,21 @@ def distinct_2(ids: Sequence[int]) -> float | None:
     return len(set(pairs)) / len(pairs) if pairs else None
 
 
-def chats(writer: Writer) -> bool:
+def chats(writer: TextGenerator) -> bool:
     """Whether prompts are put into a chat template: that of a decoder that has one, unless plain texts are asked
     for."""
-    return writer.family == "decoder" and not writer.asked.plain and bool(writer.tokenizer.chat_template)
+    return writer.family == "decoder" and not writer.request.plain and bool(writer.tokenizer.chat_template)
 
 
-def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
+def _inputs(writer: TextGenerator, prompt: str) -> JSONObject:
     """(1, tokens) tensors. Raises CommandError for prompts that are too long or come to nothing."""
     import torch
 
     if chats(writer):
-        asked = writer.tokenizer.apply_chat_template(
+        request = writer.tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
         )
-        ids: list[int] = writer.tokenizer(asked, add_special_tokens=False, verbose=False)["input_ids"]
+        ids: list[int] = writer.tokenizer(request, add_special_tokens=False, verbose=False)["input_ids"]
     else:
         ids = checkpoints.text_ids(writer.tokenizer, prompt, stays_open=writer.family == "decoder")
     if not ids:
@@ -250,7 +254,7 @@ def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
     limit = checkpoints.positions_of(writer.model, writer.tokenizer)
     if limit is not None and len(ids) > limit - (writer.family == "decoder"):
         raise CommandError(
-            f"the prompt has {len(ids)} tokens, but '{writer.asked.model}' has positions for {limit}; shorten it"
+            f"the prompt has {len(ids)} tokens, but '{writer.request.model}' has positions for {limit}; shorten it"
         )
     device = writer.model.device
     return {
@@ -259,9 +263,9 @@ def _inputs(writer: Writer, prompt: str) -> dict[str, Any]:
     }
 
 
-def _room(writer: Writer, inputs: Mapping[str, Any], notes: list[str]) -> int:
+def _room(writer: TextGenerator, inputs: JSONObject, notes: list[str]) -> int:
     """How many tokens can be added before the positions end."""
-    wanted = writer.asked.max_new_tokens
+    wanted = writer.request.max_new_tokens
     limit = checkpoints.positions_of(writer.model, writer.tokenizer)
     if limit is None:
         return wanted
@@ -271,24 +275,24 @@ def _room(writer: Writer, inputs: Mapping[str, Any], notes: list[str]) -> int:
     return min(wanted, left)
 
 
-def _tokens(model: Any, tokenizer: Any) -> dict[str, Any]:
+def _tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> JSONObject:
     """The tokens of the checkpoint's generation settings; the settings themselves are emptied, penalties and all."""
     own = getattr(model, "generation_config", None)
-    kept = {name: getattr(own, name, None) for name in USED}
+    tokens = {name: getattr(own, name, None) for name in USED}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if kept[name] is None:
-            kept[name] = getattr(tokenizer, name)
+        if tokens[name] is None:
+            tokens[name] = getattr(tokenizer, name)
     if getattr(model.config, "is_encoder_decoder", False):
-        kept["decoder_start_token_id"] = checkpoints.start_token(model, tokenizer)
-    if kept["pad_token_id"] is None:
-        end = kept["eos_token_id"]
-        kept["pad_token_id"] = end[0] if isinstance(end, list) else end or 0
+        tokens["decoder_start_token_id"] = checkpoints.start_token(model, tokenizer)
+    if tokens["pad_token_id"] is None:
+        end = tokens["eos_token_id"]
+        tokens["pad_token_id"] = end[0] if isinstance(end, list) else end or 0
     if own is not None:
         model.generation_config = type(own)()  # transformers fills from it whatever a call leaves open
-    return kept
+    return tokens
 
 
-def _generate(writer: Writer, inputs: Mapping[str, Any], how: Mapping[str, Any], room: int, seed: int) -> Any:
+def _generate(writer: TextGenerator, inputs: JSONObject, how: JSONObject, room: int, seed: int) -> Any:
     """(tokens,): the whole sequence, a decoder's prompt or an encoder-decoder's start token among it."""
     import torch
     from transformers import GenerationConfig
@@ -301,8 +305,8 @@ def _generate(writer: Writer, inputs: Mapping[str, Any], how: Mapping[str, Any],
 
 
 def _continuation(
-    writer: Writer, inputs: Mapping[str, Any], name: str, how: Mapping[str, Any], room: int, seed: int
-) -> dict[str, Any]:
+    writer: TextGenerator, inputs: JSONObject, name: str, how: JSONObject, room: int, seed: int
+) -> JSONObject:
     started = time.perf_counter()
     whole = _generate(writer, inputs, how, room, seed)
     new = whole[inputs["input_ids"].shape[1] if writer.family == "decoder" else 1 :].tolist()
@@ -310,7 +314,7 @@ def _continuation(
     return _measured(writer, name, new, _log_probabilities(writer, inputs, whole)[-len(new) :] if new else [], seconds)
 
 
-def _log_probabilities(writer: Writer, inputs: Mapping[str, Any], whole: Any) -> list[float]:
+def _log_probabilities(writer: TextGenerator, inputs: JSONObject, whole: Any) -> list[float]:
     """(tokens - 1): natural logarithms, of each token after the first given all before it."""
     import torch
 
@@ -320,13 +324,13 @@ def _log_probabilities(writer: Writer, inputs: Mapping[str, Any], whole: Any) ->
         else:
             logits = writer.model(**inputs, decoder_input_ids=whole[None, :-1]).logits
     chances = logits[0].float().log_softmax(-1)  # (tokens - 1, vocab)
-    found: list[float] = chances.gather(-1, whole[1:, None])[:, 0].tolist()
-    return found
+    values: list[float] = chances.gather(-1, whole[1:, None])[:, 0].tolist()
+    return values
 
 
 def _measured(
-    writer: Writer, name: str, ids: Sequence[int], chances: Sequence[float], seconds: float
-) -> dict[str, Any]:
+    writer: TextGenerator, name: str, ids: Sequence[int], chances: Sequence[float], seconds: float
+) -> JSONObject:
     """A continuation with its numbers. The end token counts as a token of the text, but not for its repetition."""
     ends = writer.tokens["eos_token_id"]
     ends = set(ends) if isinstance(ends, list) else {ends}
@@ -346,13 +350,13 @@ def _measured(
     }
 
 
-def _word(tokenizer: Any, token: int) -> str:
+def _word(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """A token as people read it, with the mark that says whether it goes on a word."""
     text = str(tokenizer.convert_ids_to_tokens(token))
     return text if text.startswith("##") else tokenizer.decode([token]).strip() or text
 
 
-def _need_masks(given: str, prompts: Sequence[str], tokenizer: Any) -> None:
+def _need_masks(given: str, prompts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
     """An encoder fills in: each prompt must hold a mask. Raises CommandError."""
     mask = tokenizer.mask_token
     if mask is None:

@@ -7,22 +7,23 @@ The harness (`pip install lm_eval`) finds the task, makes the prompts and comput
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError, DataError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
+from pipelines.models.tokenizer import open_tokenizer
 
 MISSING = "the lm-evaluation-harness is not installed; install it beside Finery: pip install lm_eval"
 
 
 @dataclass(frozen=True)
-class Request:
+class HarnessRequest:
     """What `finery harness` was asked."""
 
     model: str
@@ -38,35 +39,34 @@ class Request:
     """Draws the examples."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """The scores of every task, as plain data. Raises FineryError."""
-    asked = Request(**{**request, "tasks": tuple(request["tasks"])})
+    request = HarnessRequest(**{**fields, "tasks": tuple(fields["tasks"])})
     if find_spec("lm_eval") is None:
         raise CommandError(MISSING)
-    checkpoint = checkpoints.find(asked.model)
-    tasks, manager = _tasks(asked)
+    checkpoint = checkpoints.find(request.model)
+    tasks, manager = _tasks(request)
     family = heads.family_of(checkpoints.config_of(checkpoint))
     from lm_eval import simple_evaluate
 
     from pipelines.evaluation.few_shot.evaluation import READERS
     from pipelines.evaluation.few_shot.harness import FineryLM
-    from pipelines.models.tokenizer import open_tokenizer
 
     head = heads.FAMILY_HEADS[family]
     model = checkpoints.open_checkpoint(checkpoint, head, trained_head=True)
-    asker = FineryLM(READERS[head.kind](model, open_tokenizer(checkpoint.tokenizer)), asked.batch_size)
+    asker = FineryLM(READERS[head.kind](model, open_tokenizer(checkpoint.tokenizer)), request.batch_size)
     try:
-        found: Any = simple_evaluate(
+        results: Any = simple_evaluate(
             model=asker,
             tasks=tasks,
-            num_fewshot=asked.num_fewshot,
-            limit=asked.limit,
+            num_fewshot=request.num_fewshot,
+            limit=request.limit,
             task_manager=manager,
             log_samples=False,
-            random_seed=asked.seed,
-            numpy_random_seed=asked.seed,
-            torch_random_seed=asked.seed,
-            fewshot_random_seed=asked.seed,
+            random_seed=request.seed,
+            numpy_random_seed=request.seed,
+            torch_random_seed=request.seed,
+            fewshot_random_seed=request.seed,
         )
     except (OSError, ValueError, KeyError, ConnectionError) as error:
         sentence = " ".join(str(error).split())
@@ -74,43 +74,44 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             f"the harness could not ask {', '.join(tasks)}: {type(error).__name__}: {sentence[:300]}"
         ) from error
     return {
-        "model": asked.model,
+        "model": request.model,
         "family": family,
         "reads": asker.reader.limit,
         "cut": asker.cut,
-        "tasks": _scores(found),
+        "tasks": _scores(results),
     }
 
 
-def _tasks(asked: Request) -> tuple[list[str], Any]:
+def _tasks(request: HarnessRequest) -> tuple[list[str], Any]:
     """The tasks' names and the manager that knows them: one's own folder first, without the harness' thousands."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    if asked.include_path is not None and not Path(asked.include_path).is_dir():
+    if request.include_path is not None and not Path(request.include_path).is_dir():
         raise CommandError(
-            f"there is no folder '{asked.include_path}'; --include-path takes a folder with YAML files of tasks"
+            f"there is no folder '{request.include_path}'; --include-path takes a folder with YAML files of tasks"
         )
-    own = TaskManager(include_path=asked.include_path, include_defaults=False) if asked.include_path else None
-    if own is not None and all(own.match_tasks([task]) for task in asked.tasks):
-        return list(own.match_tasks(list(asked.tasks))), own
-    manager = TaskManager(include_path=asked.include_path)
+    own = TaskManager(include_path=request.include_path, include_defaults=False) if request.include_path else None
+    if own is not None and all(own.match_tasks([task]) for task in request.tasks):
+        return list(own.match_tasks(list(request.tasks))), own
+    manager = TaskManager(include_path=request.include_path)
     names: list[str] = []
-    for task in asked.tasks:
+    for task in request.tasks:
         matched = manager.match_tasks([task])
         if not matched:
             raise CommandError(
-                f"the harness knows no task '{task}'.{nearest(task, manager.all_tasks)} List all of them with: lm_eval ls tasks"
+                f"the harness knows no task '{task}'.{nearest(task, manager.all_tasks)} List all of them with: "
+                "lm_eval ls tasks"
             )
         names += matched
     return list(dict.fromkeys(names)), manager
 
 
-def _scores(found: Mapping[str, Any]) -> dict[str, Any]:
+def _scores(results: JSONObject) -> JSONObject:
     """By task: its scores with their standard errors, how many examples stood before a question, how many questions."""
-    told: dict[str, Any] = {}
-    for task, values in found["results"].items():
+    scores_by_task: dict[str, Any] = {}
+    for task, values in results["results"].items():
         scores: dict[str, dict[str, float | None]] = {}
         for key, value in values.items():
             metric, comma, kind = key.partition(",")
@@ -119,11 +120,11 @@ def _scores(found: Mapping[str, Any]) -> dict[str, Any]:
             error = values.get(f"{metric}_stderr,{kind}")
             name = metric if kind == "none" else f"{metric},{kind}"
             scores[name] = {"value": float(value), "stderr": float(error) if isinstance(error, int | float) else None}
-        counts = found.get("n-samples", {}).get(task, {})
-        told[task] = {
+        counts = results.get("n-samples", {}).get(task, {})
+        scores_by_task[task] = {
             "scores": scores,
-            "num_fewshot": found.get("n-shot", {}).get(task),
+            "num_fewshot": results.get("n-shot", {}).get(task),
             "questions": counts.get("effective"),
-            "version": found.get("versions", {}).get(task),
+            "version": results.get("versions", {}).get(task),
         }
-    return told
+    return scores_by_task

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.commands.evaluate import stage_for
-from pipelines.commands.trained_models import Told, Trained, context_of, find, recipe_of, refuse_mistakes
+from pipelines.commands.trained_models import TrainedModel, WarningLog, context_of, find, recipe_of, refuse_mistakes
 from pipelines.core.errors import CommandError, DataError, ModelError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import TASKS
 from pipelines.core.task_files import names_file
+from pipelines.data import chat_formats, chat_templates
 from pipelines.data.tables import READERS
 from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
 from pipelines.models import checkpoint
+from pipelines.models.generate import continue_prompts, how
+from pipelines.models.heads import saved_head
 from pipelines.tasks.base import SplitLocation, Task, resolve
 from pipelines.tasks.benchmarks import read_file
+from pipelines.tasks.causal.evaluation import template_of
+from pipelines.tasks.causal.task import CausalTask
 from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest, evaluation_of
 from pipelines.tasks.extractive_qa.task import QuestionTask
 from pipelines.tasks.text_to_text import AsText
@@ -51,7 +57,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Request:
+class PredictRequest:
     """What `finery predict` was asked."""
 
     model: str
@@ -65,19 +71,19 @@ class Request:
     batch_size: int = 32
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """Where the predictions lie, how many they are and how often each answer occurs. Raises FineryError."""
-    asked = Request(**request)
-    out = Path(asked.out).expanduser()
+    request = PredictRequest(**fields)
+    out = Path(request.out).expanduser()
     check_ending(out)
-    model = chosen(find(asked.model), asked)
-    if asked.data is not None:
-        task, split = own_task(model, asked), OWN
+    model = chosen(find(request.model), request)
+    if request.data is not None:
+        task, split = own_task(model, request), OWN
     else:
-        task, split = split_of(model, asked)
+        task, split = split_of(model, request)
     warnings: list[str] = []
-    said = ask(model, task, split, asked, warnings)
-    columns = said if isinstance(said, dict) else columns_of(said, task)
+    predicted = ask(model, task, split, request, warnings)
+    columns = predicted if isinstance(predicted, dict) else columns_of(predicted, task)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(out, columns)
     answers = [each for each in columns["prediction"] if isinstance(each, str)]
@@ -94,11 +100,11 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def chosen(models: Sequence[Trained], asked: Request) -> Trained:
+def chosen(models: Sequence[TrainedModel], request: PredictRequest) -> TrainedModel:
     """The one model that is asked. Raises CommandError."""
     if len(models) == 1:
         return models[0]
-    needed = asked.task
+    needed = request.task
     if needed is not None and needed in TASKS:
         needed = getattr(TASKS.load(needed), "trained_by", None) or needed
     fitting = [each for each in models if needed in (each.task, each.id)]
@@ -106,44 +112,45 @@ def chosen(models: Sequence[Trained], asked: Request) -> Trained:
         return fitting[0]
     listed = ", ".join(f"{each.id} ({each.task})" for each in models)
     what = (
-        f"none of them was trained on '{asked.task}'"
-        if asked.task
+        f"none of them was trained on '{request.task}'"
+        if request.task
         else "name one with --task, or give the folder of its stage"
     )
-    raise CommandError(f"'{asked.model}' holds several models: {listed}; {what}")
+    raise CommandError(f"'{request.model}' holds several models: {listed}; {what}")
 
 
-def split_of(model: Trained, asked: Request) -> tuple[Any, str]:
+def split_of(model: TrainedModel, request: PredictRequest) -> tuple[Any, str]:
     """(the task, its split that is predicted). Raises CommandError."""
-    if names_file(asked.task):
-        task = read_file(str(asked.task)).task(Path(str(asked.task)).stem)
-        split = asked.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
+    if names_file(request.task):
+        task = read_file(str(request.task)).task(Path(str(request.task)).stem)
+        split = request.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
         return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
-    if asked.task is not None and asked.task not in (*TASKS, model.task, model.id):
-        raise CommandError(TASKS.unknown(asked.task))
-    if asked.task is None and model.subject is None:
+    if request.task is not None and request.task not in (*TASKS, model.task, model.id):
+        raise CommandError(TASKS.unknown(request.task))
+    if request.task is None and model.subject is None:
         raise CommandError(
-            "the checkpoint does not say what task it was trained on; give --task glue/mrpc, or your own rows with --data FILE --text COLUMN"
+            "the checkpoint does not say what task it was trained on; give --task glue/mrpc, or your own rows "
+            "with --data FILE --text COLUMN"
         )
-    trained_on = asked.task is None or asked.task in (model.task, model.id)
+    trained_on = request.task is None or request.task in (model.task, model.id)
     task = (
         resolve(model.subject.task, model.id)
         if trained_on and model.subject is not None
-        else TASKS.load(str(asked.task))
+        else TASKS.load(str(request.task))
     )
-    split = asked.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
+    split = request.split or ("test" if "test" in task.splits else next(iter(task.evaluation_splits.values())))
     return (AsText(task) if getattr(model.subject, "as_text", False) else task), split
 
 
-def own_task(model: Trained, asked: Request) -> Any:
+def own_task(model: TrainedModel, request: PredictRequest) -> Any:
     """The model's task with the rows of one's own file. Labels in it are not looked at. Raises CommandError."""
-    path = Path(str(asked.data)).expanduser().absolute()
+    path = Path(str(request.data)).expanduser().absolute()
     if not path.exists():
-        raise CommandError(f"--data '{asked.data}' does not exist")
+        raise CommandError(f"--data '{request.data}' does not exist")
     if path.is_file() and path.suffix.lower() not in READERS:
-        raise CommandError(f"--data '{asked.data}' has an unknown format; known file endings: {', '.join(READERS)}")
+        raise CommandError(f"--data '{request.data}' has an unknown format; known file endings: {', '.join(READERS)}")
     places = {OWN: SplitLocation(str(path), None, None)}
-    task = named_task(model, asked) or foreign_task(model)
+    task = named_task(model, request) or foreign_task(model)
     words = {
         "places": places,
         "evaluation_splits": {},
@@ -153,30 +160,30 @@ def own_task(model: Trained, asked: Request) -> Any:
         "empty_texts": True,
     }
     if task.kind != "causal":
-        words["columns"] = columns_for(task, asked)
+        words["columns"] = columns_for(task, request)
     if task.kind == "qa":
         words["id_column"] = None
     if task.kind in ("classification", "token_classification") and task.labels is None:
         words["labels"] = class_names(model)
-    found = replace(task, **words)
-    return AsText(found) if getattr(model.subject, "as_text", False) else found
+    task_of_file = replace(task, **words)
+    return AsText(task_of_file) if getattr(model.subject, "as_text", False) else task_of_file
 
 
-def named_task(model: Trained, asked: Request) -> Any:
+def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     """The task that `--task` names, else the one the model was trained on, if that is known."""
-    if names_file(asked.task):
-        return read_file(str(asked.task)).task(Path(str(asked.task)).stem)
-    if asked.task is not None and asked.task in TASKS:
-        return TASKS.load(asked.task)
-    if asked.task is not None and asked.task not in (model.id, model.task):
-        raise CommandError(TASKS.unknown(asked.task))
+    if names_file(request.task):
+        return read_file(str(request.task)).task(Path(str(request.task)).stem)
+    if request.task is not None and request.task in TASKS:
+        return TASKS.load(request.task)
+    if request.task is not None and request.task not in (model.id, model.task):
+        raise CommandError(TASKS.unknown(request.task))
     return None if model.subject is None else resolve(model.subject.task, model.id)
 
 
-def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
+def columns_for(task: Task, request: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
-    given = tuple(asked.text) or task.columns
-    if asked.text and task.kind == "multiple_choice":
+    given = tuple(request.text) or task.columns
+    if request.text and task.kind == "multiple_choice":
         raise CommandError(
             f"--text cannot name the columns of questions with options; call them {', '.join(task.columns)}"
         )
@@ -190,10 +197,8 @@ def columns_for(task: Any, asked: Request) -> tuple[str, ...]:
     return given
 
 
-def foreign_task(model: Trained) -> Any:
+def foreign_task(model: TrainedModel) -> Any:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
-    from pipelines.models.heads import saved_head
-
     config = checkpoint.config_of(model.checkpoint)
     head = saved_head(Path(model.checkpoint.source))
     names = [str(name) for name in (getattr(config, "architectures", None) or [])]
@@ -209,11 +214,12 @@ def foreign_task(model: Trained) -> Any:
     if kind is None or (kind not in COLUMNS):
         has = ", ".join(names) or "no class"
         raise ModelError(
-            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of texts; fine-tune it on a task first"
+            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of "
+            "texts; fine-tune it on a task first"
         )
     if kind == "classification" and int(getattr(config, "num_labels", 2)) == 1:
         kind = "regression"
-    known: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "name": OWN,
         "kind": kind,
         "columns": COLUMNS[kind],
@@ -222,80 +228,78 @@ def foreign_task(model: Trained) -> Any:
         "places": {},
     }
     if kind == "causal":
-        from pipelines.tasks.causal.task import CausalTask
-
-        return CausalTask(**known)
-    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, Task)(**known)
+        return CausalTask(**settings)
+    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, Task)(**settings)
 
 
-def class_names(model: Trained) -> tuple[str, ...]:
+def class_names(model: TrainedModel) -> tuple[str, ...]:
     """The classes that the model tells apart, in the order of its outputs."""
     config = checkpoint.config_of(model.checkpoint)
     return tuple(str(config.id2label[at]) for at in range(int(config.num_labels)))
 
 
-def ask(model: Trained, task: Any, split: str, asked: Request, warnings: list[str]) -> Any:
+def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, warnings: list[str]) -> Any:
     """What the model says: a `Said`, or the columns of written continuations. Raises FineryError."""
     given = {
-        "max_eval_samples": asked.limit,
-        "max_length": asked.max_length,
-        "per_device_eval_batch_size": asked.batch_size,
+        "max_eval_samples": request.limit,
+        "max_length": request.max_length,
+        "per_device_eval_batch_size": request.batch_size,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     stage = stage_for([model], [next(iter(TASKS))] if model.subject is None else [], settings | {"id": "predict"})
     recipe = recipe_of([model], stage)
-    if asked.task is not None and (asked.task in TASKS or names_file(asked.task)) and model.subject is not None:
-        named = stage_for([model], [asked.task], settings)
+    if request.task is not None and (request.task in TASKS or names_file(request.task)) and model.subject is not None:
+        named = stage_for([model], [request.task], settings)
         refuse_mistakes(recipe_of([model], named), named)
     choice = BenchmarkChoice(task.name, task.name, model.id, model.id, model.subject)
     with tempfile.TemporaryDirectory() as folder:
         context = context_of([model], recipe, stage, Path(folder))
         opened = context.open_model(task.head, stage_id=model.id, trained_head=True)
-        request = SplitRequest(stage, choice, task, context, opened, context.open_tokenizer(), split)
-        told: Any = context.events
-        assert isinstance(told, Told)
+        split_request = SplitRequest(stage, choice, task, context, opened, context.open_tokenizer(), split)
+        events = context.events
+        assert isinstance(events, WarningLog)
         if task.kind in ("causal", "instruction_pairs"):
-            said: Any = continued(request, asked)
+            predicted: Any = continued(split_request, request)
         else:
-            said = evaluation_of(task.kind).ask(request).predicted[0]
-        warnings += told.warnings
-        doubt = None if isinstance(said, dict) else said.doubt(task) if task.kind != "seq2seq" else None
+            predicted = evaluation_of(task.kind).ask(split_request).predicted[0]
+        warnings += events.warnings
+        doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []
-    return said
+    return predicted
 
 
-def continued(request: SplitRequest, asked: Request) -> dict[str, list[Any]]:
+def continued(split_request: SplitRequest, request: PredictRequest) -> dict[str, list[Any]]:
     """What a decoder goes on with, prompt by prompt."""
-    from pipelines.data import chat_formats, chat_templates
-    from pipelines.models.generate import continue_prompts, how
-    from pipelines.tasks.causal.evaluation import template_of
-
-    rows = prompts(request, asked)
-    template = template_of(request)
+    rows = prompts(split_request, request)
+    template = template_of(split_request)
     dialogues = [chat_formats.read("prompt_completion", {"prompt": text, "completion": "?"}) for text in rows]
     dialogues = [each.in_turns() for each in dialogues] if template else dialogues
     if template or any(each.templated for each in dialogues):
-        chat_templates.adopt(request.tokenizer, template)
-    settings = how(request.model, request.tokenizer, request.stage.generation)
-    texts = continue_prompts(request.model, request.tokenizer, dialogues, settings, **request.running(request.split))
+        chat_templates.adopt(split_request.tokenizer, template)
+    settings = how(split_request.model, split_request.tokenizer, split_request.stage.generation)
+    texts = continue_prompts(
+        split_request.model, split_request.tokenizer, dialogues, settings, **split_request.running(split_request.split)
+    )
     return {"index": list(range(len(rows))), "text": rows, "prediction": [str(text) for text in texts]}
 
 
-def prompts(request: SplitRequest, asked: Request) -> list[str]:
+def prompts(split_request: SplitRequest, request: PredictRequest) -> list[str]:
     """The prompts of one's own file, or of a split. Raises DataError."""
-    if asked.data is None:
-        return [str(text) for text in request.task.rows(request.split, asked.limit).texts]
-    column = asked.text[0] if asked.text else COLUMNS["causal"][0]
-    source, inner = request.task.places[OWN].open(OWN)  # type: ignore[attr-defined]
+    if request.data is None:
+        return [str(text) for text in split_request.task.rows(split_request.split, request.limit).texts]
+    column = request.text[0] if request.text else COLUMNS["causal"][0]
+    source, inner = split_request.task.places[OWN].open(OWN)  # type: ignore[attr-defined]
     data = source.load(inner)
     if column not in data.column_names:
         raise DataError(
-            f"{source.describe()} has no column '{column}'; columns found: {', '.join(data.column_names)}; name the prompts' with --text"
+            f"{source.describe()} has no column '{column}'; columns found: {', '.join(data.column_names)}; name "
+            "the prompts' with --text"
         )
-    cells = data[column][: asked.limit] if asked.limit is not None else data[column][:]
+    cells = data[column][: request.limit] if request.limit is not None else data[column][:]
     for number, cell in enumerate(cells, start=1):
         if not isinstance(cell, str) or not cell.strip():
             raise DataError(
-                f"{source.describe()}, row {number} (the first is 1), holds {json.dumps(cell, default=str)[:40]} in '{column}', must be a text"
+                f"{source.describe()}, row {number} (the first is 1), holds {json.dumps(cell, default=str)[:40]} "
+                f"in '{column}', must be a text"
             )
     return [str(cell) for cell in cells]

@@ -11,12 +11,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from pipelines.commands.trained_models import Told
+from pipelines.commands.trained_models import WarningLog
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import CommandError
-from pipelines.core.files import RECORD
+from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.load import read
 from pipelines.core.recipe import TOKENIZER, Recipe, validated
 from pipelines.core.signals import StopSignal
@@ -27,21 +26,21 @@ from pipelines.runs.workspace import RunFolder, StageStore
 
 
 @dataclass(frozen=True)
-class Request:
+class PublishRequest:
     """What `finery publish` was asked."""
 
     source: str
     to: str
     require: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: JSONObject = field(default_factory=dict)
     """Further keys of a publish stage: `merge`, `private`, `license`."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """Where it lies, and what the proof found. Raises FineryError."""
-    asked = Request(**request)
-    run, stage_id = run_of(Path(asked.source).expanduser())
-    recipe = with_publish(run, stage_id, asked)
+    request = PublishRequest(**fields)
+    run, stage_id = run_of(Path(request.source).expanduser())
+    recipe = with_publish(run, stage_id, request)
     stage: Publish = recipe.stages[-1]
     job = Job(recipe, RunFolder(run, StageStore()), StopSignal())
     complete(job, recipe, run)
@@ -49,7 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # relative destinations mean what they mean to whoever gives the command, not to the run
         context = job.context(stage, Path(folder), _fingerprint(job, recipe, stage))
-        context = replace(context, events=Told(run / "events.jsonl", warnings))
+        context = replace(context, events=WarningLog(run / "events.jsonl", warnings))
         stage.run(context)
         publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))
     return {
@@ -75,18 +74,19 @@ def run_of(folder: Path) -> tuple[Path, str | None]:
     if (folder / "cells").is_dir():
         raise CommandError(f"'{folder}' is a study of several runs; name one of them, such as {folder}/cells/01")
     raise CommandError(
-        f"'{folder}' is neither a finished run nor one of its stages; give a folder such as runs/NAME or runs/NAME/stages/02-mrpc"
+        f"'{folder}' is neither a finished run nor one of its stages; give a folder such as runs/NAME or "
+        "runs/NAME/stages/02-mrpc"
     )
 
 
-def with_publish(run: Path, stage_id: str | None, asked: Request) -> Recipe:
+def with_publish(run: Path, stage_id: str | None, request: PublishRequest) -> Recipe:
     """The run's recipe with a publish stage at its end, in place of those that it has. Raises RecipeError or
     CommandError."""
     source = read(run / "recipe.yaml")
     stages = [stage for stage in source.data.get("stages", ()) if stage.get("stage") != "publish"]
     taken = {stage.get("id") for stage in stages}
     name = next(each for each in ("publish", *(f"publish-{number}" for number in range(2, 10**4))) if each not in taken)
-    block = {"stage": "publish", "id": name, "to": asked.to, "require": dict(asked.require), **asked.settings}
+    block = {"stage": "publish", "id": name, "to": request.to, "require": dict(request.require), **request.settings}
     if stage_id is not None:
         block["from"] = stage_id
     data = {**source.data, "stages": (*stages, block)}
@@ -97,11 +97,11 @@ def with_publish(run: Path, stage_id: str | None, asked: Request) -> Recipe:
         if mine and len(mine) == len(error.found):
             words = {"to": "--to", "from": "the stage", "require": "--require"}
             keys = [str(place[2]) if len(place) > 2 else "" for place, _ in mine]
-            told = [
+            sentences = [
                 f"{words.get(key, key)} {' '.join(map(str, place[3:]))} {message}"
                 for key, (place, message) in zip(keys, mine, strict=True)
             ]
-            raise CommandError("; ".join(" ".join(each.split()) for each in told)) from None
+            raise CommandError("; ".join(" ".join(each.split()) for each in sentences)) from None
         raise source.error(error.found) from None
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import TASKS, nearest
 from pipelines.evaluation.official.glue import PREFIX, score_glue
 from pipelines.evaluation.official.race import score_race
@@ -18,7 +17,7 @@ RACE = ("race", "race/middle", "race/high", "race/all")
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoreRequest:
     """What `finery score` was asked."""
 
     benchmark: str
@@ -29,31 +28,32 @@ class Request:
     missing: str = "refuse"
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """`scores`, and `notes` that a reader should know. Raises CommandError with one sentence for anything that is
     wrong with the files."""
     notes: list[str] = []
-    return {"scores": scores_of(Request(**request), notes), "notes": notes}
+    return {"scores": scores_of(ScoreRequest(**fields), notes), "notes": notes}
 
 
-def scores_of(asked: Request, notes: list[str]) -> dict[str, Any]:
+def scores_of(request: ScoreRequest, notes: list[str]) -> JSONObject:
     """The scores, as plain data. Raises CommandError."""
-    name, predictions, references = asked.benchmark, Path(asked.predictions), Path(asked.references)
-    if asked.na_prob_file is not None and name != "squad_v2":
+    name, predictions, references = request.benchmark, Path(request.predictions), Path(request.references)
+    if request.na_prob_file is not None and name != "squad_v2":
         raise CommandError(
             f"--na-prob-file is for squad_v2, and '{name}' knows no questions without an answer; leave it out"
         )
-    if asked.missing == "zero" and name != "squad":
+    if request.missing == "zero" and name != "squad":
         raise CommandError(
-            f"--missing zero is what the official script of squad does, and of no other; add the predictions that '{name}' lacks"
+            "--missing zero is what the official script of squad does, and of no other; add the predictions that "
+            f"'{name}' lacks"
         )
-    if not math.isfinite(asked.na_prob_thresh):
+    if not math.isfinite(request.na_prob_thresh):
         raise CommandError("--na-prob-thresh must be a finite number")
     if name == "squad":
-        return score_squad(predictions, references, asked.missing, notes)
+        return score_squad(predictions, references, request.missing, notes)
     if name == "squad_v2":
-        odds = None if asked.na_prob_file is None else Path(asked.na_prob_file)
-        return score_squad_v2(predictions, references, odds, asked.na_prob_thresh, notes)
+        odds = None if request.na_prob_file is None else Path(request.na_prob_file)
+        return score_squad_v2(predictions, references, odds, request.na_prob_thresh, notes)
     if name in RACE:
         return score_race(predictions, references)
     if name.startswith(PREFIX):

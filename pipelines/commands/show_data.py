@@ -1,12 +1,8 @@
 """`finery data show`: what a stage would learn from, as its model would read it.
 
-What a stage would learn from, as its model would read it: the answer of `finery data show`.
-
-Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run), the
-model has no weights, and the examples come from the very lesson that training would use.
-
-Pairs of answers in `finery data show`: both sides, each with what the model learns to write of it; a reward model
-reads all of both.
+Nothing is trained. The tokenizer is the run's own (one that must be learnt is learnt, and found again by the run),
+the model has no weights, and the examples come from the code that training uses. Of a stage that learns from
+preferences both answers are shown, each with what the model learns to write of it; a reward model reads all of both.
 """
 
 from __future__ import annotations
@@ -15,20 +11,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import load
+from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
+from pipelines.data import chat_templates
+from pipelines.models import heads, opening, remote_code
+from pipelines.runs.run import Job
+from pipelines.runs.workspace import RunFolder, StageStore
+from pipelines.tasks.first_batch import pair_pieces, pieces, summary
+from pipelines.tasks.preference.training import PreferenceTraining
+from pipelines.tasks.text_to_text import AsText
+from pipelines.trainers import input_formats, tuning
+from pipelines.trainers.preferences import pairs_for
+from pipelines.trainers.reward import HEAD
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.runs.run import Job
 
 IGNORED = -100
 MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
-class Request:
+class ShowDataRequest:
     """What `finery data show` was asked."""
 
     recipe: str
@@ -41,11 +55,11 @@ class Request:
 class Listener:
     """Takes the place of an event log, and keeps what is said."""
 
-    said: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
 
     def emit(self, event: str, **fields: Any) -> None:
         """Keep one event."""
-        self.said.append({"event": event, **fields})
+        self.events.append({"event": event, **fields})
 
     def of(self, stage: str) -> Listener:
         """The same, whoever speaks."""
@@ -53,19 +67,16 @@ class Listener:
 
     def taken(self, event: str) -> list[dict[str, Any]]:
         """The events of this name so far, which are then forgotten."""
-        found = [each for each in self.said if each["event"] == event]
-        self.said = [each for each in self.said if each["event"] != event]
-        return found
+        events = [each for each in self.events if each["event"] == event]
+        self.events = [each for each in self.events if each["event"] != event]
+        return events
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(fields: JSONObject) -> JSONObject:
     """The first examples of every task of a stage, as plain data. Raises FineryError."""
-    asked = Request(**{**request, "overrides": tuple(request.get("overrides", ()))})
-    recipe = load(asked.recipe, asked.overrides)
-    stage = chosen(recipe, asked.stage)
-    from pipelines.runs.run import Job
-    from pipelines.runs.workspace import RunFolder, StageStore
-
+    request = ShowDataRequest(**{**fields, "overrides": tuple(fields.get("overrides", ()))})
+    recipe = load(request.recipe, request.overrides)
+    stage = chosen(recipe, request.stage)
     with TemporaryDirectory(prefix="data-show-") as place:
         job = Job(recipe, RunFolder(Path(place) / recipe.name, StageStore()), StopSignal())
         with job.place.open(recipe.to_yaml()):
@@ -74,10 +85,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             context, listener = _context(job, stage, Path(place))
             about = {"recipe": recipe.name, "stage": stage.id}
             if learns_pairs(stage):
-                return about | {"tasks": [shown(context, listener, stage, min(asked.rows, MOST_ROWS))]}
+                return about | {"tasks": [shown(context, listener, stage, min(request.rows, MOST_ROWS))]}
             return about | {
                 "tasks": [
-                    _shown(context, listener, name, each, min(asked.rows, MOST_ROWS))
+                    _shown(context, listener, name, each, min(request.rows, MOST_ROWS))
                     for name, each in stage.subjects().items()
                 ]
             }
@@ -86,20 +97,21 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def chosen(recipe: Recipe, name: str | None) -> Stage:
     """The stage of that id, else the first that learns a task. Raises CommandError."""
     teaching: list[Stage] = [stage for stage in recipe.stages if stage.subjects() or learns_pairs(stage)]
-    known = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
+    names = ", ".join(stage.id for stage in teaching) or "none of this recipe's"
     if name is None:
         if not teaching:
             raise CommandError(
-                f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled rows or preferences"
+                f"'{recipe.name}' has no stage that learns a task; data show is for stages that learn labelled "
+                "rows or preferences"
             )
         return teaching[0]
-    found = next((stage for stage in teaching if stage.id == name), None)
-    if found is None:
-        raise CommandError(f"'{name}' is no stage that learns a task. Stages that do: {known}")
-    return found
+    stage_of_name = next((stage for stage in teaching if stage.id == name), None)
+    if stage_of_name is None:
+        raise CommandError(f"'{name}' is no stage that learns a task. Stages that do: {names}")
+    return stage_of_name
 
 
-def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
+def _context(job: Job, stage: Stage, place: Path) -> tuple[Context, Listener]:
     listener = Listener()
     context = job.context(stage, place, "")
     stand_ins: dict[str, Any] = {
@@ -110,11 +122,9 @@ def _context(job: Any, stage: Stage, place: Path) -> tuple[Context, Listener]:
     return replace(context, **stand_ins), listener
 
 
-def bare_model(job: Any, head: Head) -> Any:
+def bare_model(job: Job, head: Head) -> PreTrainedModel:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
-
-    from pipelines.models import heads, opening, remote_code
 
     own = job.recipe.model
     with torch.device("meta"):
@@ -128,26 +138,19 @@ def bare_model(job: Any, head: Head) -> Any:
         return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
 
 
-def _tokenizer(job: Any, stage_id: str | None) -> Any:
+def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
-    from pipelines.data import chat_templates
-
     tokenizer = job.open_tokenizer()
     if stage_id is not None:
-        stage = job.recipe.stage(stage_id)
+        stage: Any = job.recipe.stage(stage_id)
         for each in reversed([stage, *job.recipe.lineage(stage)]):
             if getattr(each, "chat_template", None) is not None:
                 chat_templates.adopt(tokenizer, each.chat_template)
     return tokenizer
 
 
-def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> dict[str, Any]:
+def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: int) -> JSONObject:
     """One task: what its lesson said about itself, and its first examples."""
-    from pipelines.core.model_types import usable_positions
-    from pipelines.tasks.first_batch import summary
-    from pipelines.tasks.text_to_text import AsText
-    from pipelines.trainers import input_formats
-
     task: Any = subject.resolved(name.partition("/")[2] or name)
     task, tokenizer = AsText(task) if subject.as_text else task, context.open_tokenizer()
     plain = subject.model_copy(update={"auxiliary_lm": None})
@@ -155,7 +158,7 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     if getattr(plain, "input_format", None):
         input_formats.adopt(tokenizer)
     lesson = subject.training().prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
-    said = next(iter(listener.taken("sample")), {})
+    sample = next(iter(listener.taken("sample")), {})
     view = VIEWS.get(task.kind, _whole)
     examples = [
         dict(lesson.examples[at]) | {"draw": at} if lesson.marked else dict(lesson.examples[at])
@@ -165,7 +168,9 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
         "id": name,
         "task": task.name,
         "kind": task.kind,
-        **{key: said[key] for key in ("format", "template", "learnt_share", "truncated", "left_out") if key in said},
+        **{
+            key: sample[key] for key in ("format", "template", "learnt_share", "truncated", "left_out") if key in sample
+        },
         "examples": len(lesson.examples),
         "lengths": summary(lesson.examples.lengths),
         "rows": [view(tokenizer, task, lesson.collate([example])) for example in examples],
@@ -174,35 +179,33 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     }
 
 
-def _pieces(tokenizer: Any, ids: Any, learnt: Any) -> list[list[Any]]:
-    from pipelines.tasks.first_batch import pieces
-
+def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Tensor, learnt: Sequence[bool] | Tensor) -> list[list[Any]]:
     return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
 
 
-def _ids(batch: Mapping[str, Any]) -> Any:
+def _ids(batch: Mapping[str, Tensor]) -> Tensor:
     """The tokens of the only row, padding left out."""
     mask = batch.get("attention_mask")
     ids = batch["input_ids"][0]
     return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
 
 
-def _whole(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A text, or a pair, and its class or number."""
     ids, label = _ids(batch), batch["labels"][0]
     classes = task.head.labels
-    said = classes[int(label)] if classes else f"{float(label):g}"
-    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": said, "tokens": len(ids)}
+    answer_text = classes[int(label)] if classes else f"{float(label):g}"
+    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": answer_text, "tokens": len(ids)}
 
 
-def _next_tokens(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _next_tokens(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A dialogue; each token is learnt where the one before it is asked to name it."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     learnt = [False, *(labels[:-1] != IGNORED).tolist()]
     return {"pieces": _pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
 
 
-def _written(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A source, and the target that is learnt."""
     ids = _ids(batch)
     target = batch["labels"][0]
@@ -211,7 +214,7 @@ def _written(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, A
     return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}
 
 
-def _tagged(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """Words; those tokens that carry a tag are learnt."""
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     tags = [
@@ -222,7 +225,7 @@ def _tagged(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, An
     return {"pieces": _pieces(tokenizer, ids, labels != IGNORED), "answer": " ".join(tags), "tokens": len(ids)}
 
 
-def _found(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """A window of a text; the answer in it is learnt, or the blank where there is none."""
     ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
     inside = [first <= place <= last for place in range(len(ids))]
@@ -233,7 +236,7 @@ def _found(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _options(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
     """Every option with what it answers; the right one is learnt."""
     right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
     rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
@@ -241,7 +244,7 @@ def _options(tokenizer: Any, task: Any, batch: Mapping[str, Any]) -> dict[str, A
     return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(len(ids) for ids in rows)}
 
 
-VIEWS: dict[str, Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]] = {
+VIEWS: Mapping[str, Callable[[PreTrainedTokenizerBase, Any, Mapping[str, Tensor]], JSONObject]] = {
     "causal": _next_tokens,
     "seq2seq": _written,
     "token_classification": _tagged,
@@ -254,26 +257,24 @@ VIEWS: dict[str, Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]] = {
 SIDES = ("chosen", "rejected")
 
 
-def learns_pairs(stage: Any) -> bool:
+def learns_pairs(stage: Stage) -> bool:
     """Whether a stage's examples are pairs of answers."""
     return hasattr(stage, "preference_rows")
 
 
-def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, Any]:
+def shown(context: Context, listener: Listener, stage: Any, rows: int) -> JSONObject:
     """The stage's pairs: what it says about them, and the first of them, each as two rows."""
-    from pipelines.tasks.first_batch import summary
-
     tokenizer = context.open_tokenizer()
     examples = _examples(context, stage, tokenizer)
-    said: dict[str, Any] = next(iter(listener.taken("sample")), {})
-    pairs = [pieces_of(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
+    sample: dict[str, Any] = next(iter(listener.taken("sample")), {})
+    pairs = [pair_pieces(tokenizer, examples[at]) for at in range(min(rows, len(examples)))]
     learnt, tokens = _learnt(examples)
     return {
         "id": stage.id,
         "task": stage.task if isinstance(stage.task, str) else stage.id,
         "kind": "preference",
         "learnt_share": learnt / max(1, tokens),
-        **{key: said[key] for key in ("format", "truncated", "left_out") if key in said},
+        **{key: sample[key] for key in ("format", "truncated", "left_out") if key in sample},
         "examples": len(examples),
         "lengths": summary(examples.lengths),
         "rows": [
@@ -290,31 +291,13 @@ def shown(context: Context, listener: Any, stage: Any, rows: int) -> dict[str, A
     }
 
 
-def _examples(context: Context, stage: Any, tokenizer: Any) -> Any:
-    from pipelines.core.model_types import usable_positions
-    from pipelines.trainers.preferences import pairs_for
-
+def _examples(context: Context, stage: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
     if stage.scores:
-        from pipelines.tasks.preference.training import PreferenceTraining
-        from pipelines.trainers.reward import HEAD
-
         model = context.open_model(HEAD)
-        return (
-            PreferenceTraining()
-            .prepare(stage, None, context, model, tokenizer, usable_positions(model.config))
-            .examples
-        )
-    from pipelines.trainers import tuning
-
+        length = usable_positions(model.config)
+        return PreferenceTraining().prepare(stage, None, context, model, tokenizer, length).examples
     model, _ = tuning.opened_policy(stage, context)
     return pairs_for(stage, context, model, tokenizer, usable_positions(model.config))[0]
-
-
-def pieces_of(tokenizer: Any, example: Any) -> dict[str, list[tuple[str, bool]]]:
-    """Both sides of a pair as runs of text that are learnt, or are not."""
-    from pipelines.tasks.first_batch import pair_pieces
-
-    return pair_pieces(tokenizer, example)
 
 
 def _tokens(example: Any, side: str) -> int:

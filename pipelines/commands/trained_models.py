@@ -1,14 +1,9 @@
 """The trained models behind the names that a command was given, and a recipe and a context to ask them with.
 
-The trained models behind the names that a user gives, and what each says it was trained on.
-
 A run folder holds a model for each of its stages; a stage's folder, or a published one, holds one, or one a task.
-What they were trained on stands in `recipe.yaml` of a run or a publication and in `stage.json` of a stage. A folder
-or a Hub repository that others made says nothing.
-
-A recipe and a context for models that a command was given: so that evaluating and predicting are what a stage does.
-
-The recipe has the stages that trained the models and, last, one that asks them. Nothing is trained.
+What they were trained on stands in `recipe.yaml` of a run or a publication and in `stage.json` of a stage; a folder
+or a Hub repository that others made says nothing. To evaluate and to predict is what an evaluate stage does: the
+recipe has the stages that trained the models and, last, one that asks them. Nothing is trained.
 """
 
 from __future__ import annotations
@@ -23,14 +18,16 @@ from pydantic import ValidationError
 
 from pipelines.core.errors import CommandError, RecipeError
 from pipelines.core.events import EVENTS, EventLog
-from pipelines.core.files import RECORD
+from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import read
 from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
 from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
+from pipelines.models import heads, opening
 from pipelines.models.checkpoint import Checkpoint
+from pipelines.models.tokenizer import open_tokenizer
 from pipelines.runs.workspace import StageStore
 
 if TYPE_CHECKING:
@@ -43,7 +40,7 @@ SEED = 42
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """One model, and the stage that trained it."""
 
     id: str
@@ -65,44 +62,44 @@ class Trained:
         subject = self.subject
         return None if subject is None else subject.task if isinstance(subject.task, str) else self.id
 
-    def renamed(self, stage_id: str) -> Trained:
+    def renamed(self, stage_id: str) -> TrainedModel:
         """The same under another stage's id."""
         stage = None if self.stage is None else self.stage.model_copy(update={"id": stage_id})
         return replace(self, id=stage_id + self.id[len(self.id.partition("/")[0]) :], stage=stage)
 
 
-def find_all(given: Sequence[str]) -> list[Trained]:
+def find_all(given: Sequence[str]) -> list[TrainedModel]:
     """The models behind all names, their ids made different. Raises CommandError."""
-    found: list[Trained] = []
+    every: list[TrainedModel] = []
     for name in given:
         models = find(name)
-        taken = {each.id.partition("/")[0] for each in found}
+        taken = {each.id.partition("/")[0] for each in every}
         for stage_id in dict.fromkeys(each.id.partition("/")[0] for each in models):
             free = next(
                 other
                 for other in (stage_id, *(f"{stage_id}-{number}" for number in range(2, 10**6)))
                 if other not in taken
             )
-            found += [
+            every += [
                 each.renamed(free) if free != stage_id else each
                 for each in models
                 if each.id.partition("/")[0] == stage_id
             ]
-    return found
+    return every
 
 
-def find(given: str) -> list[Trained]:
+def find(given: str) -> list[TrainedModel]:
     """The models behind a name: those of a run's stages that were trained on a task, else the one that it stands
     for. Raises CommandError."""
     folder = Path(given).expanduser()
     if (folder / "stages").is_dir():
-        found = _of_run(folder, given)
-        if found:
-            return found
+        models = _of_run(folder, given)
+        if models:
+            return models
     if (folder / RECORD).is_file():
-        found = _of_stage(folder, given)
-        if found:
-            return found
+        models = _of_stage(folder, given)
+        if models:
+            return models
     if (folder.parent / RECORD).is_file() and folder.name == "model":
         return _of_stage(folder.parent, given)
     if folder.parent.parent.name == "tasks" and (folder.parent.parent.parent / RECORD).is_file():
@@ -111,17 +108,17 @@ def find(given: str) -> list[Trained]:
         ]
     checkpoint = checkpoints.find(given)
     place = folder if folder.is_dir() else _from_hub(given)
-    return [_published(place, checkpoint) if place is not None else Trained(START, checkpoint)]
+    return [_published(place, checkpoint) if place is not None else TrainedModel(START, checkpoint)]
 
 
-def _of_run(folder: Path, given: str) -> list[Trained]:
+def _of_run(folder: Path, given: str) -> list[TrainedModel]:
     """The latest model of each task of a run, in the order of its stages."""
     try:
         source = read(folder / "recipe.yaml")
     except RecipeError:
         return []
     seed = source.data.get("seed", SEED)
-    latest: dict[str, Trained] = {}
+    latest: dict[str, TrainedModel] = {}
     for number, (stage_id, block) in enumerate(zip(source.ids, source.data.get("stages", ()), strict=True), start=1):
         place = folder / "stages" / f"{number:02d}-{stage_id}"
         if stage_id is None or not (place / RECORD).is_file():
@@ -133,25 +130,24 @@ def _of_run(folder: Path, given: str) -> list[Trained]:
     return list(latest.values())
 
 
-def _of_stage(folder: Path, given: str) -> list[Trained]:
+def _of_stage(folder: Path, given: str) -> list[TrainedModel]:
     """The models of a stage's folder."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         block, stage_id = dict(record["identity"]), str(record["id"])
-        block.setdefault(
-            "stage", "multi_task" if "tasks" in block else "supervised"
-        )  # a block leaves out what is its default
+        # a block leaves out what is its default
+        block.setdefault("stage", "multi_task" if "tasks" in block else "supervised")
     except (OSError, ValueError, KeyError, TypeError):
         return []
     run = folder.parent.parent if (folder.parent.parent / "recipe.yaml").is_file() else None
     return _models_of(folder, given, _stage_of(block, stage_id, folder), int(block.get("seed", SEED)), run)
 
 
-def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Path | None) -> list[Trained]:
+def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Path | None) -> list[TrainedModel]:
     """The models that a stage left: one a task, or one."""
     if stage is None or not stage.subjects():
         return []
-    found = []
+    models = []
     for name in stage.subjects():
         part = name.partition("/")[2]
         place = folder / "tasks" / part / "model" if part else folder / "model"
@@ -166,11 +162,11 @@ def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Pa
                 ),
                 place,
             )
-            found.append(Trained(name, Checkpoint(given, str(place), str(tokenizer)), stage, seed))
-    return found
+            models.append(TrainedModel(name, Checkpoint(given, str(place), str(tokenizer)), stage, seed))
+    return models
 
 
-def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | None:
+def _stage_of(block: JSONObject, stage_id: str, folder: Path) -> Stage | None:
     """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it
     is unknown."""
     kind = block.get("stage")
@@ -178,9 +174,9 @@ def _stage_of(block: Mapping[str, Any], stage_id: str, folder: Path) -> Stage | 
         return None
     base: type[Stage] = STAGES.load(kind)
     allowed = set(base.keys()) - set(NOT_LEARNT)
-    known = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
+    settings = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
     try:
-        return base.model_validate(known | {"id": stage_id}, context={"folder": folder})
+        return base.model_validate(settings | {"id": stage_id}, context={"folder": folder})
     except ValidationError:
         return None
 
@@ -192,9 +188,9 @@ def tuples(value: Any) -> Any:
     return tuple(tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
 
 
-def _published(folder: Path, checkpoint: Checkpoint) -> Trained:
+def _published(folder: Path, checkpoint: Checkpoint) -> TrainedModel:
     """A published model: its stage is the one that its `publish` stage read."""
-    unknown = Trained(START, checkpoint)
+    unknown = TrainedModel(START, checkpoint)
     try:
         to = json.loads((folder / PUBLICATION).read_text(encoding="utf-8"))["to"]
         source = read(folder / "recipe.yaml")
@@ -222,7 +218,7 @@ def _published(folder: Path, checkpoint: Checkpoint) -> Trained:
     )
     if stage is None or named not in stage.subjects():
         return unknown
-    return Trained(named, checkpoint, stage, seed)
+    return TrainedModel(named, checkpoint, stage, seed)
 
 
 def _from_hub(name: str) -> Path | None:
@@ -238,18 +234,18 @@ def _from_hub(name: str) -> Path | None:
 class Opener:
     """Opens the models that a command was given, by the ids that stages know them by."""
 
-    def __init__(self, models: Sequence[Trained]) -> None:
+    def __init__(self, models: Sequence[TrainedModel]) -> None:
         self.by_id = {each.id: each for each in models}
         self.only = models[0] if len(models) == 1 else None
         self.current = models[0]
         """The model that was opened last: its tokenizer is the one that is asked for without a name."""
 
-    def find(self, model_id: str | None) -> Trained:
+    def find(self, model_id: str | None) -> TrainedModel:
         """The model of that id. Raises CommandError."""
-        found = self.by_id.get(model_id or START, self.only)
-        if found is None:
+        model = self.by_id.get(model_id or START, self.only)
+        if model is None:
             raise CommandError(f"there is no model '{model_id}' among {', '.join(self.by_id)}")
-        return found
+        return model
 
     def open_model(
         self,
@@ -260,36 +256,32 @@ class Opener:
         keep_base: Path | None = None,
         checkpoint: str | None = None,
     ) -> PreTrainedModel:
-        """As `ModelOpener` promises. Benchmarks name a head, and no checkpoint from elsewhere."""
-        from pipelines.models import opening
-
-        assert head is not None
-        assert checkpoint is None
-
-        self.current = self.find(stage_id)
-        model = opening.open_folder(
-            self.current.checkpoint.source, head, self.current.seed, merge=merge, trained_head=trained_head
-        )
-        opening.check_vocabulary(model, self.open_tokenizer())
+        """As `ModelOpener` promises."""
+        if checkpoint is None:
+            self.current = self.find(stage_id)
+        source = checkpoint or self.current.checkpoint.source
+        head = head or heads.of_checkpoint(source)
+        model = opening.open_folder(source, head, self.current.seed, merge=merge, trained_head=trained_head)
+        if checkpoint is None:
+            opening.check_vocabulary(model, self.open_tokenizer())
         return model
 
     def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> PreTrainedTokenizerBase:
         """As `TokenizerOpener` promises."""
-        from pipelines.models.tokenizer import open_tokenizer
+        trained = self.current if stage_id is None else self.find(stage_id)
+        return open_tokenizer(checkpoint or trained.checkpoint.tokenizer)
 
-        return open_tokenizer((self.current if stage_id is None else self.find(stage_id)).checkpoint.tokenizer)
 
-
-class Told(EventLog):
+class WarningLog(EventLog):
     """Keeps warnings for the answer of a command; everything else that a stage tells is for a run."""
 
     def __init__(self, path: Path, warnings: list[str] | None = None) -> None:
         super().__init__(path)
         self.warnings: list[str] = [] if warnings is None else warnings
 
-    def of(self, stage: str) -> Told:
+    def of(self, stage: str) -> WarningLog:
         """The same list."""
-        return Told(self.path, self.warnings)
+        return WarningLog(self.path, self.warnings)
 
     def emit(self, event: str, **fields: Any) -> int:
         """Keep a warning's message."""
@@ -299,7 +291,7 @@ class Told(EventLog):
         return len(self.warnings)
 
 
-def recipe_of(models: Sequence[Trained], stage: Stage) -> Recipe:
+def recipe_of(models: Sequence[TrainedModel], stage: Stage) -> Recipe:
     """The stages that trained the models, then `stage`."""
     trained = {each.stage.id: each.stage for each in models if each.stage is not None}
     own = Model.model_construct(architecture=None, checkpoint=models[0].checkpoint.source, revision=None)
@@ -317,17 +309,17 @@ def recipe_of(models: Sequence[Trained], stage: Stage) -> Recipe:
 
 def refuse_mistakes(recipe: Recipe, stage: Stage) -> None:
     """Raise CommandError where the models cannot be asked for this."""
-    found = [message for _, message in stage.check(recipe, len(recipe.stages) - 1)]
-    if found:
+    messages = [message for _, message in stage.check(recipe, len(recipe.stages) - 1)]
+    if messages:
         raise CommandError(
-            "; ".join(dict.fromkeys(found)).replace(
+            "; ".join(dict.fromkeys(messages)).replace(
                 "; name a stage that was trained on it in 'from'", "; give a model that was trained on it"
             )
         )
 
 
 def context_of(
-    models: Sequence[Trained], recipe: Recipe, stage: Stage, folder: Path, stop: StopSignal | None = None
+    models: Sequence[TrainedModel], recipe: Recipe, stage: Stage, folder: Path, stop: StopSignal | None = None
 ) -> Context:
     """What `run` would give to the stage, on one process."""
     opener = Opener(models)
@@ -337,7 +329,7 @@ def context_of(
         fingerprint="0" * 32,
         seed=recipe.seed_of(stage),
         recipe=recipe,
-        events=Told(folder / "events.jsonl"),
+        events=WarningLog(folder / "events.jsonl"),
         world=World(),
         precision="no",
         cache=StageStore().data,

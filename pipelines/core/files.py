@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import Busy
 
+JSONObject = Mapping[str, Any]
+"""Data as a JSON file holds it, to be read."""
 RECORD = "stage.json"
 """In a complete stage: what it is, and the fingerprints of what it read."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core.pages import render
+
 if TYPE_CHECKING:
     from pipelines.feedback.feedback import Feedback
     from pipelines.feedback.judges.judge import Verdict
@@ -32,13 +34,9 @@ def audit_page(
     details: Mapping[str, Any],
 ) -> str:
     """The page as HTML."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    loader = ChoiceLoader([PackageLoader("pipelines.feedback"), PackageLoader("pipelines")])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("audit.html.jinja").render(
+    return render(
+        __package__,
+        "audit.html.jinja",
         name=recipe,
         stage=stage_id,
         judge=stage.judge.name,

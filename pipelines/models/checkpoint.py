@@ -6,12 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""
@@ -97,7 +100,7 @@ def _tokenizer_of(model: Path, given: Path) -> Path:
     return model  # transformers says what it misses there
 
 
-def config_of(checkpoint: Checkpoint) -> Any:
+def config_of(checkpoint: Checkpoint) -> PretrainedConfig:
     """The model's config; that of its base when it is an adapter. Raises ModelError."""
     import json
 
@@ -125,7 +128,7 @@ def config_of(checkpoint: Checkpoint) -> Any:
         raise ModelError(f"'{checkpoint.given}' has no readable config: {sentence[:300]}") from error
 
 
-def text_ids(tokenizer: Any, text: str, stays_open: bool) -> list[int]:
+def text_ids(tokenizer: PreTrainedTokenizerBase, text: str, stays_open: bool) -> list[int]:
     """A text's tokens. One that `stays_open` is to be continued: nothing that a tokenizer for encoders adds is around
     it.
 
@@ -138,7 +141,7 @@ def text_ids(tokenizer: Any, text: str, stays_open: bool) -> list[int]:
     return whole if whole[-len(plain) :] == plain else plain
 
 
-def open_checkpoint(checkpoint: Checkpoint, head: Head, trained_head: bool, seed: int = 0) -> Any:
+def open_checkpoint(checkpoint: Checkpoint, head: Head, trained_head: bool, seed: int = 0) -> PreTrainedModel:
     """The model in evaluation mode, on the accelerator if there is one; an adapter is merged into its base. Raises
     ModelError."""
     import torch
@@ -149,15 +152,15 @@ def open_checkpoint(checkpoint: Checkpoint, head: Head, trained_head: bool, seed
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def known_inputs(model: Any, encoded: Mapping[str, Any]) -> dict[str, Any]:
+def known_inputs(model: PreTrainedModel, encoded: Mapping[str, Any]) -> dict[str, Any]:
     """What the model takes of an encoded text, on its device: not every model has segments."""
     import inspect
 
-    known = inspect.signature(model.forward).parameters
-    return {name: values.to(model.device) for name, values in encoded.items() if name in known}
+    parameters = inspect.signature(model.forward).parameters
+    return {name: values.to(model.device) for name, values in encoded.items() if name in parameters}
 
 
-def positions_of(model: Any, tokenizer: Any) -> int | None:
+def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
     """How many tokens the model can read at once; None where nothing in it ends."""
     config = model.config
     limits = [None if getattr(config, "position", None) in UNBOUNDED else usable_positions(config)]
@@ -166,7 +169,7 @@ def positions_of(model: Any, tokenizer: Any) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-def start_token(model: Any, tokenizer: Any) -> int:
+def start_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that a decoder beside an encoder begins with. Raises ModelError."""
     generation = getattr(model, "generation_config", None)
     named = (
@@ -183,7 +186,7 @@ def start_token(model: Any, tokenizer: Any) -> int:
     return int(start)
 
 
-def written_at_once(model: Any, tokenizer: Any, inputs: Mapping[str, Any]) -> Any:
+def written_at_once(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: Mapping[str, Any]) -> Any:
     """(1, tokens): what a model with a decoder that sees both sides writes, by mask-predict. Raises ModelError."""
     if tokenizer.mask_token_id is None:
         raise ModelError(

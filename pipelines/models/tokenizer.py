@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipelines.architectures.configuration_rules import completed
 from pipelines.core.errors import ModelError
 from pipelines.core.registry import TOKENIZERS
 from pipelines.models import remote_code
@@ -61,7 +61,7 @@ def has_segments(shape: Mapping[str, Any]) -> bool:
     if model_type in SEGMENTS_WITHOUT_A_SIZE:
         return True
     if model_type == "finery":
-        words = import_module("pipelines.architectures.configuration_rules").completed(words)
+        words = completed(words)
     elif "type_vocab_size" not in words:
         from transformers import CONFIG_MAPPING
 

@@ -1,81 +1,33 @@
-"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter, or a baked adapter.
+"""Writes the weights, tokenizer and code of a publication: the merged model, an adapter beside its base, or a baked
+one.
 
-What a trained stage's head means to others: the Auto class that loads it, and the Hub's word for its task.
-
-Baking: an adapter becomes part of the model's own code, so that one `from_pretrained` loads both.
-
-A bottleneck adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's
-class that puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and
-adapter; the price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
-
-Writing the weights and the tokenizer that will be published: the merged model, or an adapter with its base.
+To bake is to make an adapter a part of the model's own code, so that one `from_pretrained` loads both. A bottleneck
+adapter cannot be merged into the weights of its base. Instead the folder gets a subclass of the base's class that
+puts the adapter in place before the weights are read, and `auto_map` names it. The weights hold base and adapter; the
+price is a copy of the base in every publication, and that `peft` must be installed where it is loaded.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
+from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import foreign_code
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
-@dataclass(frozen=True)
-class Use:
-    """How a reader of the model card uses a head."""
-
-    auto_class: str
-    pipeline_tag: str
-    words: str
-
-
-USES = {
-    "sequence_classification": Use(
-        "AutoModelForSequenceClassification", "text-classification", "a classifier of texts"
-    ),
-    "token_classification": Use(
-        "AutoModelForTokenClassification", "token-classification", "a classifier of the tokens of a text"
-    ),
-    "question_answering": Use(
-        "AutoModelForQuestionAnswering", "question-answering", "a model that finds the answer to a question in a text"
-    ),
-    "multiple_choice": Use(
-        "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
-    ),
-    "masked_lm": Use("AutoModelForMaskedLM", "fill-mask", "a masked language model"),
-    "pretraining": Use(
-        "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
-    ),
-    "causal_lm": Use("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
-    "seq2seq_lm": Use("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
-}
-"""By head kind: everything that a stage can train."""
-
-
-def read_head(model_folder: Path) -> Head:
-    """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
-    try:
-        record = json.loads((model_folder / "head.json").read_text(encoding="utf-8"))
-        kind, labels = record["kind"], tuple(record["labels"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ModelError(
-            f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
-        ) from None
-    if kind not in USES:
-        raise ModelError(f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(USES)}")
-    return Head(kind, labels)
-
-
-def is_adapter(model_folder: Path) -> bool:
-    """Whether the folder holds a PEFT adapter instead of a whole model."""
-    return (model_folder / "adapter_config.json").is_file()
-
-
-FILE = "modeling_with_adapter.py"
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+BASE = "base"
+CHAT_TEMPLATE = "chat_template.jinja"
+"""Where transformers keeps a tokenizer's chat template."""
+BAKED_FILE = "modeling_with_adapter.py"
 KEY = "finery_adapter"
 """Where the model's config keeps the adapter's."""
 BESIDE_THE_WEIGHTS = (
@@ -102,7 +54,7 @@ register(replace=False)
 
 
 class {config}WithAdapter({config}):
-    """Another model type than the base's: without this file the weights must not be taken for those of the base alone."""
+    """Another model type than the base's: without this file the weights must not be taken for the base's alone."""
 
     model_type = "{model_type}-with-adapter"
 
@@ -119,7 +71,76 @@ class {base}WithAdapter({base}):
 '''
 
 
-def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
+def read_head(model_folder: Path) -> Head:
+    """The head that a trained stage wrote down in `head.json`. Raises ModelError."""
+    try:
+        record = json.loads((model_folder / "head.json").read_text(encoding="utf-8"))
+        kind, labels = record["kind"], tuple(record["labels"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ModelError(
+            f"'{model_folder}' holds no readable head.json; run the stage that trained the model again"
+        ) from None
+    if kind not in HEAD_CLASSES:
+        raise ModelError(
+            f"models with the head '{kind}' cannot be published yet; those that can: {', '.join(HEAD_CLASSES)}"
+        )
+    return Head(kind, labels)
+
+
+def is_adapter(model_folder: Path) -> bool:
+    """Whether the folder holds a PEFT adapter instead of a whole model."""
+    return (model_folder / "adapter_config.json").is_file()
+
+
+def assemble(
+    context: Context, head: Head, stage_id: str, folder: Path, adapter: bool, baked: bool = False
+) -> dict[str, str]:
+    """Fill `folder` with everything that `from_pretrained` needs; returns the code in it, relative path -> SHA-256."""
+    folder.mkdir(parents=True)
+    model = context.open_model(head, stage_id=stage_id, merge=not (adapter or baked), trained_head=True)
+    trained = context.stage_folders[stage_id] / "model"
+    written: dict[str, bytes] = {}
+    if baked:
+        written = bake(model, trained, folder, HEAD_CLASSES[head.kind].auto_class)
+    elif adapter:
+        _adapter(trained, folder)
+        _save(_base_of(model), folder / BASE)
+    else:
+        _save(model, folder)
+    context.open_tokenizer(stage_id).save_pretrained(str(folder))
+    if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
+        shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
+    return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
+
+
+def _save(model: PreTrainedModel, folder: Path) -> None:
+    model.save_pretrained(str(folder), max_shard_size="5GB")
+
+
+def _adapter(trained: Path, folder: Path) -> None:
+    """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
+    for name in ADAPTER_FILES:
+        shutil.copyfile(trained / name, folder / name)
+    for name, content in foreign_code.adapter_modules(trained).items():
+        (folder / name).write_bytes(content)
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    config |= {"base_model_name_or_path": BASE, "revision": None}
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _base_of(model: PreTrainedModel) -> Any:
+    """The model as it was before the adapter. PEFT's own `unload` would leave the wholly trained modules in it."""
+    from peft.utils import ModulesToSaveWrapper
+
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            before = module.original_module.state_dict()
+            for trained in module.modules_to_save.values():
+                trained.load_state_dict(before)
+    return model.unload()
+
+
+def bake(tuned: PeftModel, trained: Path, folder: Path, auto_class: str) -> dict[str, bytes]:
     """Write a PEFT model into `folder` as one model; returns the code that was made for it. `trained` holds its
     adapter. Raises ModelError."""
     modules = foreign_code.adapter_modules(trained)
@@ -127,19 +148,19 @@ def bake(tuned: Any, trained: Path, folder: Path, auto_class: str) -> dict[str, 
         raise ModelError(
             f"the adapter in '{trained}' is one of PEFT's own methods, which cannot be baked; leave bake out"
         )
-    said = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
+    settings = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
     model = _without_wrappers(tuned)
-    setattr(model.config, KEY, {key: value for key, value in said.items() if key not in BESIDE_THE_WEIGHTS})
+    setattr(model.config, KEY, {key: value for key, value in settings.items() if key not in BESIDE_THE_WEIGHTS})
     model.save_pretrained(str(folder), max_shard_size="5GB")
     ((name, content),) = modules.items()
     (folder / name).write_bytes(content)
     source = _source(type(model), type(model.config), name.removesuffix(".py"), folder).encode()
-    (folder / FILE).write_bytes(source)
+    (folder / BAKED_FILE).write_bytes(source)
     _name_the_classes(folder / "config.json", type(model), type(model.config), auto_class)
-    return {FILE: source}
+    return {BAKED_FILE: source}
 
 
-def _without_wrappers(tuned: Any) -> Any:
+def _without_wrappers(tuned: PeftModel) -> PreTrainedModel:
     """The base with the adapters in place, and what was trained whole as plain modules."""
     from peft.utils import ModulesToSaveWrapper
 
@@ -160,7 +181,8 @@ def _source(model: type, config: type, module: str, folder: Path) -> str:
             imports.append(f"from .{file} import {kind.__name__}")
         else:
             raise ModelError(
-                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; leave bake out"
+                f"the code of {kind.__name__} is not saved with the model, so no adapter can be baked into it; "
+                "leave bake out"
             )
     return SOURCE.format(
         base=model.__name__,
@@ -174,65 +196,11 @@ def _source(model: type, config: type, module: str, folder: Path) -> str:
 
 def _name_the_classes(path: Path, model: type, config: type, auto_class: str) -> None:
     """In config.json, where loading begins."""
-    said, file = json.loads(path.read_text(encoding="utf-8")), FILE.removesuffix(".py")
-    said["architectures"] = [f"{model.__name__}WithAdapter"]
-    said["auto_map"] = {
+    settings, file = json.loads(path.read_text(encoding="utf-8")), BAKED_FILE.removesuffix(".py")
+    settings["architectures"] = [f"{model.__name__}WithAdapter"]
+    settings["auto_map"] = {
         "AutoConfig": f"{file}.{config.__name__}WithAdapter",
         auto_class: f"{file}.{model.__name__}WithAdapter",
     }
-    said["model_type"] += "-with-adapter"
-    path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-BASE = "base"
-CHAT_TEMPLATE = "chat_template.jinja"
-"""Where transformers keeps a tokenizer's chat template."""
-
-
-def assemble(
-    context: Context, head: Head, stage_id: str, folder: Path, adapter: bool, baked: bool = False
-) -> dict[str, str]:
-    """Fill `folder` with everything that `from_pretrained` needs; returns the code in it, relative path -> SHA-256."""
-    folder.mkdir(parents=True)
-    model = context.open_model(head, stage_id=stage_id, merge=not (adapter or baked), trained_head=True)
-    trained = context.stage_folders[stage_id] / "model"
-    written: dict[str, bytes] = {}
-    if baked:
-        written = bake(model, trained, folder, USES[head.kind].auto_class)
-    elif adapter:
-        _adapter(trained, folder)
-        _save(_base_of(model), folder / BASE)
-    else:
-        _save(model, folder)
-    context.open_tokenizer(stage_id).save_pretrained(str(folder))
-    if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
-        shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
-    return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
-
-
-def _save(model: Any, folder: Path) -> None:
-    model.save_pretrained(str(folder), max_shard_size="5GB")
-
-
-def _adapter(trained: Path, folder: Path) -> None:
-    """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
-    for name in ADAPTER_FILES:
-        shutil.copyfile(trained / name, folder / name)
-    for name, content in foreign_code.adapter_modules(trained).items():
-        (folder / name).write_bytes(content)
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    config |= {"base_model_name_or_path": BASE, "revision": None}
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _base_of(model: Any) -> Any:
-    """The model as it was before the adapter. PEFT's own `unload` would leave the wholly trained modules in it."""
-    from peft.utils import ModulesToSaveWrapper
-
-    for module in model.modules():
-        if isinstance(module, ModulesToSaveWrapper):
-            before = module.original_module.state_dict()
-            for trained in module.modules_to_save.values():
-                trained.load_state_dict(before)
-    return model.unload()
+    settings["model_type"] += "-with-adapter"
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -17,7 +17,13 @@ import json
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from torch import Tensor
+    from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 BATCH = 32
 LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits", "start_logits", "end_logits")
@@ -71,7 +77,7 @@ def importable(name: str) -> bool:
     return name.endswith(IMPORTABLE)
 
 
-def names_code(key: str, value: Any) -> bool:
+def names_code(key: str, value: object) -> bool:
     """Whether an entry of a JSON beside weights leads to code. A vocabulary's words are keys too, and have numbers."""
     if value is None or isinstance(value, bool | int | float):
         return False
@@ -89,7 +95,7 @@ def names_code(key: str, value: Any) -> bool:
     return False
 
 
-def modules_beside(name: str, code: Any) -> frozenset[str]:
+def modules_beside(name: str, code: Mapping[str, str]) -> frozenset[str]:
     """The modules of `code` that lie in the folder of the file `name`."""
     place = os.path.dirname(name)
     return frozenset(
@@ -99,26 +105,26 @@ def modules_beside(name: str, code: Any) -> frozenset[str]:
     )
 
 
-def refuse_foreign_code(folder: str, code: Any) -> None:
+def refuse_foreign_code(folder: str, code: Mapping[str, str]) -> None:
     """Raise ValueError unless all that could run from `folder` is in `code`, relative path -> SHA-256."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
-            told = os.path.relpath(path, folder).replace(os.sep, "/")
+            relative = os.path.relpath(path, folder).replace(os.sep, "/")
             if os.path.islink(path) or not (os.path.isfile(path) or os.path.isdir(path)):
-                raise ValueError(f"'{told}' is no plain file")
+                raise ValueError(f"'{relative}' is no plain file")
             if name in folders:
                 continue
             if importable(name):
                 with open(path, "rb") as file:
-                    if hashlib.sha256(file.read()).hexdigest() != code.get(told):
-                        raise ValueError(f"'{told}' is code that Finery did not write")
+                    if hashlib.sha256(file.read()).hexdigest() != code.get(relative):
+                        raise ValueError(f"'{relative}' is code that Finery did not write")
             elif name.endswith(".json"):
                 with open(path, encoding="utf-8") as file:
-                    _refuse_named(json.load(file), told, modules_beside(told, code), top=True)
+                    _refuse_named(json.load(file), relative, modules_beside(relative, code), top=True)
 
 
-def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> None:
+def _refuse_named(value: object, file: str, modules: Collection[str], top: bool = False) -> None:
     if isinstance(value, dict):
         for key, entry in value.items():
             if key == "auto_map" and top and modules:
@@ -133,14 +139,16 @@ def _refuse_named(value: Any, told: str, modules: Any, top: bool = False) -> Non
                 ):
                     continue
             if names_code(key, entry):
-                raise ValueError(f"'{told}' names code that is not beside it: {key}")
-            _refuse_named(entry, told, modules)
+                raise ValueError(f"'{file}' names code that is not beside it: {key}")
+            _refuse_named(entry, file, modules)
     elif isinstance(value, list):
         for entry in value:
-            _refuse_named(entry, told, modules)
+            _refuse_named(entry, file, modules)
 
 
-def load(folder: str, auto_class: str, adapter: bool, code: Any = None) -> tuple[Any, Any]:
+def load(
+    folder: str, auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """(model, tokenizer) by the lines that the model card shows. Refuses weights that are missing from the folder.
 
     `code` is the Python that may run, relative path -> SHA-256; without it none may. Anything else is refused before
@@ -192,8 +200,8 @@ def beside(folder: str) -> list[str]:
 
 
 def answer(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     texts: list[str],
     pairs: list[str] | None = None,
     max_length: int | None = None,
@@ -202,7 +210,7 @@ def answer(
     choices: int | None = None,
     spans: list[list[int]] | None = None,
     stride: int = 0,
-) -> Any:
+) -> Tensor:
     """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order.
 
     A model that writes one text from another is told the `targets` (default: the texts themselves), and answers with
@@ -224,7 +232,7 @@ def answer(
     order = sorted(range(len(texts)), key=lengths.__getitem__)  # like lengths together: little padding
     at_once = BATCH if tokenizer.pad_token is not None else 1
     writes = bool(getattr(model.config, "is_encoder_decoder", False) and model.can_generate())
-    rows: list[Any] = [None] * len(texts)
+    rows: list[Tensor | None] = [None] * len(texts)
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
         batch = encoded(tokenizer, [texts[row] for row in chosen], pairs and [pairs[row] for row in chosen], limit)
@@ -246,13 +254,20 @@ def answer(
     return torch.cat(rows)
 
 
-def batches(tokenizer: Any, count: int, each: int = 1) -> list[range]:
+def batches(tokenizer: PreTrainedTokenizerBase, count: int, each: int = 1) -> list[range]:
     """Places of what is asked at once; one by one with a tokenizer that cannot pad."""
     size = max(1, BATCH // each) if tokenizer.pad_token is not None else 1
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def of_options(model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int, choices: int) -> Any:
+def of_options(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    pairs: list[str] | None,
+    limit: int,
+    choices: int,
+) -> Tensor:
     """(questions, choices)."""
     import torch
 
@@ -266,7 +281,7 @@ def of_options(model: Any, tokenizer: Any, texts: list[str], pairs: list[str] | 
     return torch.cat(rows)
 
 
-def of_words(model: Any, tokenizer: Any, words: list[list[str]], limit: int) -> Any:
+def of_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, words: list[list[str]], limit: int) -> Tensor:
     """(words that have a token of their own, classes), in order: the logits of the first token of each.
 
     Words are joined by spaces; a text longer than the limit is read in several parts.
@@ -291,7 +306,7 @@ def of_words(model: Any, tokenizer: Any, words: list[list[str]], limit: int) -> 
         special = batch.pop("special_tokens_mask").tolist()
         with torch.no_grad():
             logits = model(**batch)["logits"].float().cpu()
-        tokens: list[list[Any]] = [[] for _ in chosen]  # of each text (begin, end, logits)
+        tokens: list[list[tuple[int, int, Tensor]]] = [[] for _ in chosen]  # of each text (begin, end, logits)
         for part, owner in enumerate(owners):
             tokens[owner] += [
                 (*span, logits[part, at]) for at, span in enumerate(offsets[part]) if not special[part][at]
@@ -301,7 +316,7 @@ def of_words(model: Any, tokenizer: Any, words: list[list[str]], limit: int) -> 
     return torch.stack(rows)
 
 
-def first_tokens(words: list[str], tokens: list[Any]) -> list[Any]:
+def first_tokens(words: list[str], tokens: list[tuple[int, int, Tensor]]) -> list[Tensor]:
     """What stands with the first token of each word; of several words that one token begins, only for the first."""
     found, begin, place, used = [], 0, 0, -1
     for word in words:
@@ -315,14 +330,14 @@ def first_tokens(words: list[str], tokens: list[Any]) -> list[Any]:
 
 
 def of_spans(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     texts: list[str],
     pairs: list[str] | None,
     limit: int,
     spans: list[list[int]],
     stride: int,
-) -> Any:
+) -> Tensor:
     """(texts, 2): the logits of a span's first and last token, in the window where it was found."""
     import torch
 
@@ -353,13 +368,13 @@ def of_spans(
     return torch.stack(rows)
 
 
-def encoded(tokenizer: Any, texts: list[str], pairs: list[str] | None, limit: int) -> Any:
+def encoded(tokenizer: PreTrainedTokenizerBase, texts: list[str], pairs: list[str] | None, limit: int) -> BatchEncoding:
     """A batch of texts, padded to the longest; a tokenizer that cannot pad is given one text at a time."""
     padding = tokenizer.pad_token is not None
     return tokenizer(texts, pairs, truncation=True, max_length=limit, padding=padding, return_tensors="pt")
 
 
-def first_token(model: Any) -> int:
+def first_token(model: PreTrainedModel) -> int:
     """The token that the model's decoder begins with."""
     for config in (getattr(model, "generation_config", None), model.config):
         for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
@@ -373,12 +388,14 @@ def main(folder: str, questions: str, answers: str) -> None:
     for name in FORBIDDEN:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails from here on
     with open(questions, encoding="utf-8") as file:
-        asked = json.load(file)
-    model, tokenizer = load(folder, asked["auto_class"], asked["adapter"], asked.get("code"))
-    found = {name: answer(model, tokenizer, **group).contiguous() for name, group in asked["groups"].items()}
+        request = json.load(file)
+    model, tokenizer = load(folder, request["auto_class"], request["adapter"], request.get("code"))
+    answers_by_group = {
+        name: answer(model, tokenizer, **group).contiguous() for name, group in request["groups"].items()
+    }
     from safetensors.torch import save_file
 
-    save_file(found, answers)
+    save_file(answers_by_group, answers)
 
 
 if __name__ == "__main__":

@@ -66,16 +66,17 @@ def settled(folder: Path, written: Mapping[str, bytes], leave: bool) -> dict[str
         if path.suffix in PICKLES:
             raise ModelError(f"the model saves '{path.name}', a pickle; only safetensors are published")
         if clean_room.importable(path.name):
-            found = sha256_of(path)
+            digest = sha256_of(path)
             made = written.get(name)
-            ours = found == of_finery().get(path.name) or (
-                made is not None and found == hashlib.sha256(made).hexdigest()
+            ours = digest == of_finery().get(path.name) or (
+                made is not None and digest == hashlib.sha256(made).hexdigest()
             )
             if not (ours or (leave and path.suffix == ".py")):
                 raise ModelError(
-                    f"the model saves '{name}', code that Finery did not write; it is published only with trust_remote_code"
+                    f"the model saves '{name}', code that Finery did not write; it is published only with "
+                    "trust_remote_code"
                 )
-            code[name] = found
+            code[name] = digest
     for path in sorted(folder.rglob("*.json")):
         _clean(folder, path, code, leave)
     return code
@@ -97,15 +98,15 @@ def cleaned_of(value: Any, modules: frozenset[str], top: bool = False) -> Any:
     """Plain JSON data without anything that names code but `module.Class` of these modules, and without the
     author's places."""
     if isinstance(value, Mapping):
-        kept: dict[str, Any] = {}
+        cleaned: dict[str, Any] = {}
         for key, entry in value.items():
             if key in PLACES and isinstance(entry, str):
                 continue
             if key == "auto_map" and top and (own := _own(entry, modules)):
-                kept[key] = own
+                cleaned[key] = own
             elif not clean_room.names_code(key, entry):
-                kept[key] = cleaned_of(entry, modules)
-        return kept
+                cleaned[key] = cleaned_of(entry, modules)
+        return cleaned
     return [cleaned_of(entry, modules) for entry in value] if isinstance(value, list) else value
 
 

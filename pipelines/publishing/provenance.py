@@ -1,19 +1,13 @@
-"""What a publication was made from: `manifest.json`, and the name of the checkpoint that the model began with.
+"""What a publication was made from: `manifest.json`, and the name of the checkpoint that its model began with.
 
-What a checkpoint that a model began with is called: a Hub name, a publication's, a stage's, or a folder's last part.
-
-Nobody is told how the author's disk is arranged, and `model`, the folder in which every stage keeps its model, says
-nothing.
-
-On a server `FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and
-likewise `job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
-
-`manifest.json` of a publication: what the checkpoint was made from, and by what.
+A checkpoint has a Hub name, a publication's, a stage's, or its folder's last part. Nobody is told how the author's
+disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing. On a server
+`FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise
+`job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -25,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import DataError
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import START
 from pipelines.publishing.destinations.destination import MARKER
@@ -53,17 +48,18 @@ def public(value: Any) -> Any:
     return value if not place else _public(value, _references(place))
 
 
-def _public(value: Any, known: Mapping[str, str]) -> Any:
+def _public(value: Any, references: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _public_text(value, known)
+        return _public_text(value, references)
     if isinstance(value, Mapping):
-        return {_public(key, known): _public(entry, known) for key, entry in value.items()}
-    return type(value)(_public(entry, known) for entry in value) if isinstance(value, list | tuple) else value
+        return {_public(key, references): _public(entry, references) for key, entry in value.items()}
+    return type(value)(_public(entry, references) for entry in value) if isinstance(value, list | tuple) else value
 
 
-def _public_text(text: str, known: Mapping[str, str]) -> str:
-    for path in sorted(known, key=len, reverse=True):
-        text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _, name=known[path]: name, text)  # type: ignore[misc]
+def _public_text(text: str, references: Mapping[str, str]) -> str:
+    for path in sorted(references, key=len, reverse=True):
+        reference = references[path].replace("\\", "\\\\")  # as a template of `re.sub` that stands for itself
+        text = re.sub(rf"{re.escape(path)}(?![\w.-])", reference, text)
     named = [os.getcwd(), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2])]
     named += [part for variable in FOLDERS for part in os.environ.get(variable, "").split(os.pathsep)]
     folders = {
@@ -80,10 +76,10 @@ def _public_text(text: str, known: Mapping[str, str]) -> str:
 
 @cache
 def _references(place: str) -> dict[str, str]:
-    found = _read(Path(place))
+    references = read_json(Path(place))
     return {
         form: str(name)
-        for path, name in found.items()
+        for path, name in references.items()
         if path.startswith("/")
         for form in (path, os.path.realpath(path))
     }
@@ -101,7 +97,7 @@ def name_of(checkpoint: str) -> str:
     if (reference := _reference(checkpoint)) is not None:
         return reference
     folder = Path(checkpoint)
-    published = _read(folder / MARKER).get("to")
+    published = read_json(folder / MARKER).get("to")
     if isinstance(published, str) and published:
         return (
             published.removeprefix("hub:") if published.startswith("hub:") else published.rstrip("/").rpartition("/")[2]
@@ -112,7 +108,7 @@ def name_of(checkpoint: str) -> str:
     return folder.name if folder.name != "model" else folder.parent.name
 
 
-def told(checkpoint: str) -> str:
+def described(checkpoint: str) -> str:
     """As it stands in a sentence behind "made from" or "starts from": `` `my-model` ``, or ``the model of stage
     `mrpc` in run `demo` ``."""
     name = f"`{name_of(checkpoint)}`"
@@ -144,17 +140,9 @@ def _stage(folder: Path) -> str | None:
     """Id of the stage that left a model in this folder: `…/model`, or one a task, `…/tasks/<task>/model`."""
     for place in folder.parents[:3]:
         if (place / RECORD).is_file():
-            found = _read(place / RECORD).get("id")
-            return found if isinstance(found, str) and found else None
+            stage_id = read_json(place / RECORD).get("id")
+            return stage_id if isinstance(stage_id, str) and stage_id else None
     return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 PACKAGES = (
@@ -175,16 +163,7 @@ OF_A_STAGE = ("fingerprint", "reads", "inputs", "versions", "seconds")
 """What is taken from a stage's own record."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or nothing where there is none."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:
+def manifest_of(context: Context, stage_ids: Iterable[str]) -> JSONObject:
     """Versions, fingerprints, data hashes and training metrics of the stages that made the model and its scores."""
     run = read_json(context.events.path.parent / "manifest.json")
     return {
@@ -196,7 +175,7 @@ def manifest_of(context: Context, stage_ids: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _stage_manifest(context: Context, stage_id: str) -> dict[str, Any]:
+def _stage_manifest(context: Context, stage_id: str) -> JSONObject:
     folder = context.stage_folders[stage_id]
     stage = context.recipe.stage(stage_id)
     record = read_json(folder / "stage.json")
@@ -220,13 +199,10 @@ def _content(stage: Any, context: Context) -> Mapping[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
-
-
-__all__ = ["REFERENCES", "is_hub_id", "name_of", "public", "told"]
+    return versions

@@ -14,26 +14,38 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.core.files import write_bytes
+from pipelines.core.files import JSONObject, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import nearest
+from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
+from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance
-from pipelines.publishing.destinations import destination as marker
-from pipelines.publishing.destinations.destination import MARKER, destination_of, kind_of, write_sums
+from pipelines.publishing.assemble import assemble, is_adapter, read_head
+from pipelines.publishing.card import card, made_by
+from pipelines.publishing.destinations.destination import (
+    MARKER,
+    Destination,
+    destination_of,
+    kind_of,
+    marker_bytes,
+    marker_in,
+    write_sums,
+)
+from pipelines.publishing.provenance import manifest_of
 from pipelines.publishing.requirements import (
     OPERATORS,
     Requirement,
-    Scored,
     evaluations,
     metrics_of,
     parse,
     scored_before,
-    scores_of,
 )
+from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
+    from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
 
@@ -41,14 +53,14 @@ ASSEMBLED = "assembled"
 def _require(value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigIssues([((), f"is {show(value)}, must be a mapping such as {{glue/mrpc.f1: '>= 0.80'}}")])
-    found: list[ConfigIssue] = []
+    issues: list[ConfigIssue] = []
     for path, comparison in value.items():
         try:
             parse(path, comparison)
         except ValueError as error:
-            found.append(((path,), str(error)))
-    if found:
-        raise ConfigIssues(found)
+            issues.append(((path,), str(error)))
+    if issues:
+        raise ConfigIssues(issues)
     return dict(value)
 
 
@@ -112,15 +124,16 @@ class Publish(Stage):
             )
             yield (
                 ("from",),
-                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not published; {use}",
+                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not "
+                f"published; {use}",
             )
             return
         yield from self._unfit_for(trained)
         scored = scored_before(recipe, position)
         for requirement in self._requirements():
-            found = _unscored(requirement, recipe, source, scored)
-            if found:
-                yield ("require", requirement.path), found
+            reason = _unscored(requirement, recipe, source, scored)
+            if reason:
+                yield ("require", requirement.path), reason
 
     def _unfit_for(self, trained: Stage) -> Iterable[ConfigIssue]:
         """Ways to publish that the tuner of the stage rules out."""
@@ -136,7 +149,8 @@ class Publish(Stage):
             baked = ", or write bake: true instead" if tuner.merges_into_code else ""
             yield (
                 ("merge",),
-                f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its base in base/{baked}",
+                f"is true, but {tuner.name} cannot be merged; leave merge out to publish the adapter with its "
+                f"base in base/{baked}",
             )
         if self.bake and not tuner.merges_into_code:
             yield (
@@ -154,7 +168,7 @@ class Publish(Stage):
     def still_there(self, folder: Path) -> bool:
         """Whether the destination still holds, byte for byte, what was published."""
         try:
-            record = marker.from_bytes((folder / MARKER).read_bytes())
+            record = marker_in((folder / MARKER).read_bytes())
         except OSError:
             return False
         destination = destination_of(self.to, self.private)
@@ -173,8 +187,8 @@ class Publish(Stage):
         """Check, assemble, prove, place, mark."""
         source = context.recipe.model_of(self)
         scorers = [each for each in self.reads(context.recipe) if each != source]
-        scored = scores_of(source, scorers, context.stage_folders)
-        self._refuse_low_scores(scored)
+        scores = scores_of_model(source, scorers, context.stage_folders)
+        self._refuse_low_scores(scores)
         destination = destination_of(self.to, self.private)
         there = destination.marker()
         if _is_complete(there, context.fingerprint) and there is not None and destination.holds(there["checksums"]):
@@ -183,7 +197,7 @@ class Publish(Stage):
             return
         assembled = context.folder / ASSEMBLED
         try:
-            publication = self._assemble(context, source, scored, destination, assembled)
+            publication = self._assemble(context, source, scores, destination, assembled)
             context.events.emit("progress", what=f"publishing to {destination.location}")
             destination.push(assembled, publication)
             _mark(context.folder, {**publication, "location": destination.location})
@@ -197,22 +211,23 @@ class Publish(Stage):
     def _requirements(self) -> list[Requirement]:
         return [parse(path, comparison) for path, comparison in self.require.items()]
 
-    def _refuse_low_scores(self, scored: Scored) -> None:
-        unmet = [found for each in self._requirements() if (found := each.unmet(scored.metrics)) is not None]
+    def _refuse_low_scores(self, scores: Mapping[str, BenchmarkScores]) -> None:
+        metrics = {benchmark: each.metrics for benchmark, each in scores.items()}
+        unmet = [reason for each in self._requirements() if (reason := each.unmet(metrics)) is not None]
         if unmet:
             raise PublishError(
                 f"nothing was published, because {'; '.join(unmet)}; train better, or lower publish.require"
             )
 
     def _assemble(
-        self, context: Context, source: str, scored: Scored, destination: Any, assembled: Path
-    ) -> dict[str, Any]:
+        self,
+        context: Context,
+        source: str,
+        scores: Mapping[str, BenchmarkScores],
+        destination: Destination,
+        assembled: Path,
+    ) -> JSONObject:
         """The complete folder, proven; returns what its marker says."""
-        from pipelines.publishing.assemble import USES, assemble, is_adapter, read_head
-        from pipelines.publishing.card import card, made_by
-        from pipelines.publishing.provenance import manifest_of, read_json
-        from pipelines.publishing.verify import prove
-
         trained = context.stage_folders[source] / "model"
         head = read_head(trained)
         tuner = getattr(context.recipe.stage(source), "tuner", None)
@@ -227,8 +242,8 @@ class Publish(Stage):
             written.rename(assembled)  # moved before it is proven: no file may know where it was written
         finally:
             shutil.rmtree(written, ignore_errors=True)
-        auto_class = USES[head.kind].auto_class
-        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scored, code)
+        auto_class = HEAD_CLASSES[head.kind].auto_class
+        proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scores, code)
         self._report(context, proof)
 
         history = [stage.id for stage in made_by(context.recipe, self)]
@@ -242,7 +257,7 @@ class Publish(Stage):
             head,
             assembled,
             destination,
-            scored,
+            scores,
             {each: read_json(context.stage_folders[each] / "metrics.json") for each in history},
             proof.plain(),
             manifest,
@@ -258,7 +273,7 @@ class Publish(Stage):
             "verification": proof.plain(),
         }
 
-    def _report(self, context: Context, proof: Any) -> None:
+    def _report(self, context: Context, proof: Proof) -> None:
         plain = proof.plain()
         numbers = {f"verification.{key}": value for key, value in plain.items() if isinstance(value, int | float)}
         context.events.emit("metric", step=proof.rows, metrics=numbers)
@@ -291,13 +306,13 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
     return None
 
 
-def _is_complete(record: Mapping[str, Any] | None, fingerprint: str) -> bool:
+def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
     return record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
 
 
-def _mark(folder: Path, publication: Mapping[str, Any]) -> None:
+def _mark(folder: Path, publication: JSONObject) -> None:
     """The stage's own marker, atomically, after the destination's."""
-    write_bytes(folder / MARKER, marker.to_bytes(publication, complete=True))
+    write_bytes(folder / MARKER, marker_bytes(publication, complete=True))
 
 
 def _write(path: Path, text: str) -> None:

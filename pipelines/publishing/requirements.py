@@ -1,20 +1,15 @@
-"""What a model must score before it is published, which benchmarks the recipe scores, and what was measured.
+"""What a model must score before it is published, and which benchmarks the evaluate stages of its recipe score.
 
-What a model must score before it may be published: `{"glue/mrpc.f1": ">= 0.80"}`.
-
-Which benchmarks the evaluate stages of a recipe score, on whose model, and by which metrics: known before a run.
-
-What earlier evaluate stages found out about the one model that is to be published.
+A requirement is an entry of `require`: `{"glue/mrpc.f1": ">= 0.80"}`. Whether it can be looked up at all (on whose
+model a benchmark is scored, and by which metrics) is known from the recipe, before a run.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.core.config import show
@@ -64,13 +59,13 @@ class Requirement:
 
     def unmet(self, scores: Mapping[str, Mapping[str, float]]) -> str | None:
         """What is wrong with the scores, or None when the requirement is met."""
-        found = scores.get(self.benchmark, {}).get(self.metric)
-        if found is None:
+        score = scores.get(self.benchmark, {}).get(self.metric)
+        if score is None:
             scored = ", ".join(f"{name}.{metric}" for name, metrics in scores.items() for metric in metrics)
             return f"{self.path} must be {self.written} but was not scored (scored: {scored or 'nothing'})"
-        if self.met_by(found):
+        if self.met_by(score):
             return None
-        return f"{self.path} is {found:.6g}, must be {self.written}"
+        return f"{self.path} is {score:.6g}, must be {self.written}"
 
 
 def parse(path: str, comparison: object) -> Requirement:
@@ -78,9 +73,9 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    known = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
-    if not any(metric == name or metric.startswith(f"{name}_") for name in known):
-        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, known)} Available: {', '.join(known)}")
+    names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
+    if not any(metric == name or metric.startswith(f"{name}_") for name in names):
+        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
     if not isinstance(comparison, str):
         raise ValueError(f"is {show(comparison)}, must be a comparison; {EXAMPLE}")
     match = _COMPARISON.fullmatch(comparison)
@@ -116,11 +111,11 @@ def evaluations(recipe: Recipe, before: int) -> list[Stage]:
 
 def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
     """Benchmark -> ids of the stages whose models are scored on it before a position; `model` is the recipe's own."""
-    found: dict[str, set[str]] = {}
+    scored: dict[str, set[str]] = {}
     for stage in evaluations(recipe, before):
         for benchmark, model in _scored_by(recipe, stage).items():
-            found.setdefault(benchmark, set()).add(model)
-    return found
+            scored.setdefault(benchmark, set()).add(model)
+    return scored
 
 
 def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
@@ -140,13 +135,13 @@ def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
     if named is None:
         return {trained[model]: model for model in meant}
     latest = {task: each for each, task in trained.items() if len(meant) < 2 or each in meant}
-    found = {}
+    owners = {}
     for name in named:
         benchmark = trained.get(name, name)
         owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
         one = meant[0] if source is not None and len(meant) == 1 else None if len(meant) > 1 else source
-        found[benchmark] = one or owner or START
-    return found | texts
+        owners[benchmark] = one or owner or START
+    return owners | texts
 
 
 def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
@@ -158,9 +153,9 @@ def _texts_of(recipe: Recipe, evaluate: Any) -> dict[str, str]:
 def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
     """The names of a benchmark's scores, such as `accuracy` and `accuracy_mm`."""
     for evaluate in (stage for stage in recipe.stages if stage.stage == "evaluate"):
-        asked = evaluate.few_shot_scores(recipe) | evaluate.policy_scores(recipe)
-        if benchmark in asked:
-            names: list[str] = asked[benchmark]
+        prompted = evaluate.few_shot_scores(recipe) | evaluate.policy_scores(recipe)
+        if benchmark in prompted:
+            names: list[str] = prompted[benchmark]
             return names
         texts = _texts_of(recipe, evaluate)
         if benchmark in texts:
@@ -181,30 +176,3 @@ def _inline(recipe: Recipe, model: str) -> Any:
         return own[-1].task(model)
     subject: Any = recipe.stage(model).subjects()[model]
     return subject.task.task(model)
-
-
-@dataclass
-class Scored:
-    """The scores of one model, by benchmark."""
-
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    details: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Intervals, numbers of examples, baselines, `max_length`."""
-    folders: dict[str, Path] = field(default_factory=dict)
-    """The evaluate stage's folder, where `predictions.parquet` lies."""
-
-
-def scores_of(model: str, stages: Iterable[str], folders: Mapping[str, Path]) -> Scored:
-    """The scores of the model that stage `model` trained. A later evaluate stage replaces an earlier one's scores."""
-    found = Scored()
-    for stage in stages:
-        folder = folders[stage]
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        details = json.loads((folder / "details.json").read_text(encoding="utf-8"))
-        for benchmark, values in metrics.items():
-            about = details.get(benchmark, {})
-            if about.get("model") == model:
-                found.metrics[benchmark] = values
-                found.details[benchmark] = about
-                found.folders[benchmark] = folder
-    return found

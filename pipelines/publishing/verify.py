@@ -15,12 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.model_types import positions_for_text
+from pipelines.core.results import BenchmarkScores
 from pipelines.publishing import clean_room
-from pipelines.publishing.requirements import Scored
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from pipelines.core.interfaces import Context, Head
+
+    Logits = Mapping[str, NDArray[np.float32]]
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_ROWS = 2000
 """Rows of predictions that are computed again, spread evenly over benchmarks and splits."""
@@ -54,13 +65,13 @@ MOST_TOKENS = 512
 
 
 @dataclass
-class Questions:
+class ProofInputs:
     """One group of texts, and what the evaluation answered."""
 
     texts: list[str]
     pairs: list[str] | None
     max_length: int | None
-    logits: Any = None
+    logits: NDArray[np.float32] | None = None
     """(rows, outputs) as the evaluate stage wrote them; None when there was none."""
     precision: str = "no"
     columns: list[int] | None = None
@@ -81,7 +92,7 @@ class Questions:
         """Rows of predictions."""
         return len(self.texts) // (self.choices or 1)
 
-    def first(self, rows: int) -> Questions:
+    def first(self, rows: int) -> ProofInputs:
         """The first rows only, without what the evaluation answered."""
         texts = rows * (self.choices or 1)
         return replace(
@@ -94,7 +105,7 @@ class Questions:
             spans=self.spans and self.spans[:rows],
         )
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> JSONObject:
         """What the model is asked, as plain data."""
         plain = {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
         others = {"words": self.words, "choices": self.choices, "spans": self.spans, "stride": self.stride}
@@ -124,7 +135,7 @@ class Proof:
     written: bool = False
     """Whether those are texts of the evaluation, with what the model wrote, for want of predictions with logits."""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JSONObject:
         """As it stands in publication.json."""
         return {
             "rows": self.rows,
@@ -140,7 +151,7 @@ class Proof:
         }
 
 
-def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], int]:
+def questions_of(scores: Mapping[str, BenchmarkScores], precision: str) -> tuple[dict[str, ProofInputs], int]:
     """Up to MOST_ROWS rows of the predictions of this model, by benchmark and split, and how many there are.
 
     Of written answers, which have no logits, the first WRITTEN_ROWS are asked again, and are not counted. Held-out text
@@ -150,31 +161,30 @@ def questions_of(scored: Scored, precision: str) -> tuple[dict[str, Questions], 
     import pyarrow.parquet as pq
 
     tables = {}
-    for benchmark, folder in scored.folders.items():
-        if {"few_shot", "policy"} & set(
-            scored.details[benchmark]
-        ):  # asked in prompts, which no head answers; or sampled
+    for benchmark, scored in scores.items():
+        if {"few_shot", "policy"} & set(scored.details):  # asked in prompts, which no head answers; or sampled
             continue
-        table = pq.read_table(folder / "predictions.parquet")
+        assert scored.folder is not None
+        table = pq.read_table(scored.folder / "predictions.parquet")
         table = table.filter(pc.equal(table["benchmark"], benchmark))
         for split in pc.unique(table["split"]).to_pylist():
             tables[benchmark, split] = table.filter(pc.equal(table["split"], split))
     decided = {key: table for key, table in tables.items() if not _is_written(table)}
     most = MOST_ROWS // max(1, len(decided))
     groups = {
-        f"{benchmark} {split}": _decided(table.slice(0, most).to_pydict(), scored.details[benchmark], precision)
+        f"{benchmark} {split}": _decided(table.slice(0, most).to_pydict(), scores[benchmark].details, precision)
         if (benchmark, split) in decided
-        else _written(table.slice(0, WRITTEN_ROWS).to_pydict(), scored.details[benchmark])
+        else _written(table.slice(0, WRITTEN_ROWS).to_pydict(), scores[benchmark].details)
         for (benchmark, split), table in tables.items()
     }
     return groups, sum(table.num_rows for table in decided.values())
 
 
-def _is_written(table: Any) -> bool:
+def _is_written(table: pa.Table) -> bool:
     return "hypothesis" in table.column_names and table["hypothesis"].null_count < table.num_rows
 
 
-def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) -> Questions:
+def _decided(part: JSONObject, about: JSONObject, precision: str) -> ProofInputs:
     """The questions behind predictions with logits, by the columns that the kind of answer leaves."""
     import numpy as np
 
@@ -190,13 +200,13 @@ def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) 
         ]
         each = np.concatenate(rows)
         read = ~np.isnan(each).any(axis=1)  # a word without a token of its own has no logits
-        return Questions(
+        return ProofInputs(
             [" ".join(words) for words in part["tokens"]], None, logits=each[read], words=part["tokens"], **settings
         )
     if _filled(part, "options"):
         texts = [text for text, options in zip(part["text"], part["options"], strict=True) for _ in options]
         beside = [option for options in part["options"] for option in options]
-        return Questions(
+        return ProofInputs(
             texts,
             beside,
             logits=np.asarray(part["logits"], dtype=np.float32),
@@ -209,24 +219,28 @@ def _decided(part: Mapping[str, Any], about: Mapping[str, Any], precision: str) 
         texts, contexts, ends = ([part[name][row] for row in found] for name in ("text", "text_pair", "logits"))
         answers = np.asarray(ends, dtype=np.float32).reshape(-1, 2)
         stride = about.get("spans", {}).get("doc_stride", 0)
-        return Questions(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
+        return ProofInputs(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
     pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
     logits = np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1)
-    return Questions(part["text"], pairs, logits=logits, **settings)
+    return ProofInputs(part["text"], pairs, logits=logits, **settings)
 
 
-def _filled(part: Mapping[str, Any], column: str) -> bool:
+def _filled(part: JSONObject, column: str) -> bool:
     """Whether the predictions have a column, and not only because others in the file do."""
     return bool(part.get(column)) and any(value is not None for value in part[column])
 
 
-def _written(part: Mapping[str, Any], about: Mapping[str, Any]) -> Questions:
-    return Questions(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
+def _written(part: JSONObject, about: JSONObject) -> ProofInputs:
+    return ProofInputs(part["source"], None, about.get("max_length"), targets=part["hypothesis"])
 
 
 def clean_answers(
-    folder: Path, groups: Mapping[str, Questions], auto_class: str, adapter: bool, code: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+    folder: Path,
+    groups: Mapping[str, ProofInputs],
+    auto_class: str,
+    adapter: bool,
+    code: Mapping[str, str] | None = None,
+) -> dict[str, NDArray[np.float32]]:
     """Logits by group, computed by a process that has never heard of Finery. Raises PublishError.
 
     `code` is the Python in the folder that may run there, relative path -> SHA-256.
@@ -255,14 +269,13 @@ def clean_answers(
             raise PublishError(
                 f"the checkpoint cannot be loaded by a process without Finery: {reason}; nothing was published"
             )
-        found: dict[str, Any] = load_file(answers)
-        return found
+        return dict(load_file(answers))
 
 
 def _bare(place: str) -> dict[str, str]:
     """The environment of a stranger: no Hub, no token, no caches, no GPU."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
+    names = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "SYSTEMROOT")
+    return {name: os.environ[name] for name in names if name in os.environ} | {
         "HOME": place,
         "HF_HOME": place,
         "HF_HUB_OFFLINE": "1",
@@ -272,13 +285,15 @@ def _bare(place: str) -> dict[str, str]:
     }
 
 
-def answers_here(model: Any, tokenizer: Any, groups: Mapping[str, Questions]) -> dict[str, Any]:
+def answers_here(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, groups: Mapping[str, ProofInputs]
+) -> dict[str, NDArray[np.float32]]:
     """The same logits, computed by this process with a model at hand."""
     model.eval()
     return {name: clean_room.answer(model, tokenizer, **group.asked()).numpy() for name, group in groups.items()}
 
 
-def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def largest_difference(one: Logits, other: Logits) -> float:
     """Over every logit of every group. Infinite when shapes differ or a logit is not a number."""
     import numpy as np
 
@@ -292,20 +307,20 @@ def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> floa
     return largest
 
 
-def largest(logits: Mapping[str, Any]) -> float:
+def largest(logits: Logits) -> float:
     """The largest of all logits, at least 1: what rounding is measured by."""
     import numpy as np
 
     return max([1.0, *(float(np.abs(each).max(initial=0.0)) for each in logits.values())])
 
 
-def _usable_length(model: Any, tokenizer: Any) -> int:
+def _usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens that the model can read at once, MOST_TOKENS at most."""
     limits = (MOST_TOKENS, positions_for_text(model), tokenizer.model_max_length)
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Proof) -> None:
+def compare(groups: Mapping[str, ProofInputs], clean: Logits, proof: Proof) -> None:
     """Hold the clean process's logits against the evaluation's. Raises PublishError when they differ by too much."""
     import numpy as np
 
@@ -337,14 +352,14 @@ def compare(groups: Mapping[str, Questions], clean: Mapping[str, Any], proof: Pr
 
 
 def prove(
-    context: Any,
-    head: Any,
+    context: Context,
+    head: Head,
     stage_id: str,
     folder: Path,
     auto_class: str,
     mergeable: bool,
     adapter: bool,
-    scored: Scored,
+    scores: Mapping[str, BenchmarkScores],
     code: Mapping[str, str] | None = None,
 ) -> Proof:
     """Everything that must hold before `folder` may be published. Raises PublishError.
@@ -354,13 +369,13 @@ def prove(
     `adapter` says that the folder holds an adapter beside its base, `mergeable` that the stage left one that is
     published merged or could be: then both ways must agree.
     """
-    groups, there_are = questions_of(scored, context.precision)
+    groups, there_are = questions_of(scores, context.precision)
     proof = Proof(of=there_are)
     tokenizer = context.open_tokenizer(stage_id)
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
     if not groups:
         choices = 1 if head.kind == "multiple_choice" else None
-        groups = {FIXED: Questions(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
+        groups = {FIXED: ProofInputs(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
     context.events.emit("progress", what="loading the checkpoint in a clean process")
     clean = clean_answers(folder, groups, auto_class, adapter, code)
     compare(groups, clean, proof)
@@ -374,7 +389,8 @@ def prove(
     allowed = SAVED * largest(here)
     if not proof.here <= allowed:
         raise PublishError(
-            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are {allowed:.3g}; "
+            f"the checkpoint changed when it was saved: a logit differs by {proof.here:.3g}, allowed are "
+            f"{allowed:.3g}; "
             "report this with the recipe"
         )
     if mergeable:

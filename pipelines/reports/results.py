@@ -1,15 +1,13 @@
-"""What runs leave in their folders: scores with what stands behind them, costs, curves, warnings.
+"""What the pages and tables of runs show: scores with their predictions, and a run with its curves, costs and warnings.
 
-What complete runs left behind: scores with what they were scored on, and what the training of each model cost.
-
-What a run left behind, read from its folder: scores with what stands behind them, curves, costs, warnings.
+The files of a run's folder are read by `core.results`. Here its scores get what needs numpy: predictions that can be
+scored again on resampled examples, so that two models can be compared on the same ones.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,281 +17,167 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.events import read_events
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
-from pipelines.core.scores import better, is_score, smaller_is_better
+from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
 from pipelines.evaluation.policy_completions import of_each_prompt
 from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored
-from pipelines.reports import run_plots
 from pipelines.tasks.evaluation import BenchmarkChoice
 from pipelines.tasks.predictions import read_predictions
 
-COSTS = (
-    "trainable_parameters",
-    "all_parameters",
-    "peak_memory_bytes",
-    "train_runtime",
-    "train_samples_per_second",
-    "train_steps",
-    "train_loss",
-)
-"""What a training stage's `metrics.json` tells of its costs."""
+Points = list[tuple[float, float]]
+Event = JSONObject
+
 SEED = 42
 """Of the resampled examples: the same for every run, so that all of them are paired."""
+MOST_POINTS = 300
+"""Of a learning curve."""
+PPO_SIGNALS: Mapping[str, tuple[str, ...]] = {
+    "reward of a completion": ("reward",),
+    "KL to the reference, nats a completion": ("kl",),
+    "weight of the KL (kl_coef)": ("kl_coef",),
+    "entropy, nats a token": ("entropy",),
+    "share of tokens held back by clipping": ("clip_fraction", "value_clip_fraction"),
+    "value loss": ("value_loss",),
+    "variance of the returns that the values explain": ("explained_variance",),
+    "tokens of a completion": ("response_length",),
+    "share of completions": ("ended", "distinct"),
+}
+"""The metrics of a ppo stage that its page shows, by the label of their plot."""
 
 
 @dataclass
-class Result:
-    """What one model reached on one benchmark."""
+class Result(BenchmarkScores):
+    """What one model scored on one benchmark, with its predictions and the costs of its training."""
 
-    benchmark: str
-    stage: str
-    """The evaluate stage."""
-    model: str
-    """Id of the stage that trained the model, or `model`."""
-    metrics: dict[str, float]
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Of this run alone, over its examples."""
     costs: dict[str, float] = field(default_factory=dict)
     """Of the stage that trained the model, with `saved_bytes`: the weights that it left on the disk."""
     examples: int = 0
     choice: BenchmarkChoice | None = None
     predictions: Path | None = None
-    splits: Mapping[str, str] = field(default_factory=dict)
-    """Suffix of the metrics' names -> split."""
-    completed: bool = False
-    """Whether the scores are means over the completions of prompts."""
 
     @property
-    def main(self) -> str:
-        """The metric to compare by: the first."""
-        return next(iter(self.metrics))
+    def of_completions(self) -> bool:
+        """Whether the scores are means over the completions of prompts."""
+        return "policy" in self.details
 
     @cached_property
-    def _read(self) -> dict[str, Any]:
-        """By suffix: what was predicted about the split."""
+    def _by_suffix(self) -> dict[str, Any]:
+        """The predictions of each split, by the suffix of its metrics."""
         if self.predictions is None or not self.predictions.is_file():
             return {}
-        found = read_predictions(self.predictions)
+        predictions = read_predictions(self.predictions)
         return {
-            suffix: found[self.benchmark, split]
+            suffix: predictions[self.benchmark, split]
             for suffix, split in self.splits.items()
-            if (self.benchmark, split) in found
+            if (self.benchmark, split) in predictions
         }
 
     def same_examples(self, other: Result) -> bool:
         """Whether both were scored on the same examples."""
-        one, two = self._read, other._read
-        return (
-            bool(one)
-            and one.keys() == two.keys()
-            and all(_identity(one[suffix]) == _identity(two[suffix]) for suffix in one)
-        )
+        mine, theirs = self._by_suffix, other._by_suffix
+        if not mine or mine.keys() != theirs.keys():
+            return False
+        return all(_identity(mine[suffix]) == _identity(theirs[suffix]) for suffix in mine)
 
     @cached_property
     def parts(self) -> dict[str, Rescored]:
-        """By suffix: the split's answers, ready to be scored again. Only of splits where that gives the same scores."""
-        found: dict[str, Rescored] = {}
+        """By suffix: the split's predictions, ready to be scored again. Only of splits where that gives the same
+        scores."""
+        parts: dict[str, Rescored] = {}
         if self.choice is None:
-            return found
-        for suffix, part in self._read.items():
+            return parts
+        for suffix, predictions in self._by_suffix.items():
             own = {name.removesuffix(suffix): value for name, value in self.metrics.items() if name.endswith(suffix)}
             try:
-                again = rescored(self.choice.open_task(), part, own)
+                part = rescored(self.choice.open_task(), predictions, own)
             except Exception:  # a kind of prediction that is not one answer an example: there is no interval then
                 continue
-            if again is not None:
-                found[suffix] = again
-        return found
+            if part is not None:
+                parts[suffix] = part
+        return parts
 
     @cached_property
     def draws(self) -> dict[str, Floats]:
         """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
-        found: dict[str, Floats] = {}
-        if self.completed and self.predictions is not None and self.predictions.is_file():
-            columns = of_each_prompt(self.predictions, self.metrics)
+        if self.of_completions and self.predictions is not None and self.predictions.is_file():
+            columns = of_each_prompt(self.predictions, list(self.metrics))
             return {name: column[resamples(len(column), SEED)].mean(axis=1) for name, column in columns.items()}
-        for suffix, part in self.parts.items():
-            drawn = part.resampled(resamples(len(part), SEED))
-            found |= {f"{name}{suffix}": values for name, values in drawn.items() if f"{name}{suffix}" in self.metrics}
-        return found
+        return {
+            f"{name}{suffix}": scores
+            for suffix, part in self.parts.items()
+            for name, scores in part.resampled(resamples(len(part), SEED)).items()
+            if f"{name}{suffix}" in self.metrics
+        }
 
 
-def _identity(part: Mapping[str, Any]) -> tuple[bytes, Any]:
+def _identity(predictions: JSONObject) -> tuple[bytes, Any]:
     """Row numbers and labels: what makes examples the same."""
-    labels = part.get("label", part.get("reference"))
-    index: NDArray[Any] = np.asarray(part["index"])
+    labels = predictions.get("label", predictions.get("reference"))
+    index: NDArray[np.generic] = np.asarray(predictions["index"])
     return index.tobytes(), labels.tobytes() if isinstance(labels, np.ndarray) else labels
 
 
 def results_of(folder: Path, recipe: Recipe) -> list[Result]:
     """Everything that the evaluate stages of a finished run measured, in their order."""
-    places = {
-        stage.id: folder / "stages" / f"{number:02d}-{stage.id}" for number, stage in enumerate(recipe.stages, start=1)
-    }
-    found: list[Result] = []
+    folders = stage_folders(folder, [stage.id for stage in recipe.stages])
+    results: list[Result] = []
     for stage in recipe.stages:
         if stage.stage != "evaluate":
             continue
-        place = places[stage.id]
-        details = read_json(place / "details.json")
         choices = {choice.name: choice for choice in stage.choices(recipe)[0]}
-        for benchmark, told in read_json(place / "metrics.json").items():
-            metrics = {name: float(value) for name, value in told.items() if is_score(name) and is_number(value)}
-            if not metrics:
+        for scores in read_scores(folders[stage.id], stage.id):
+            if (defined := scores.defined()) is None:
                 continue
-            detail = details.get(benchmark, {})
-            model = str(detail.get("model", ""))
-            found.append(
-                Result(
-                    benchmark,
-                    stage.id,
-                    model,
-                    metrics,
-                    {name: (float(pair[0]), float(pair[1])) for name, pair in detail.get("intervals", {}).items()},
-                    _costs(places, model),
-                    sum(detail.get("examples", {}).values()),
-                    choices.get(benchmark),
-                    place / "predictions.parquet" if benchmark in choices or "policy" in detail else None,
-                    detail.get("splits", {}),
-                    "policy" in detail,
-                )
-            )
-    return found
+            result = Result(**vars(defined), costs=_costs(folders, scores.model), choice=choices.get(scores.benchmark))
+            result.examples = sum((scores.details.get("examples") or {}).values())
+            if result.choice is not None or result.of_completions:
+                result.predictions = folders[stage.id] / "predictions.parquet"
+            results.append(result)
+    return results
 
 
-def _costs(places: Mapping[str, Path], model: str) -> dict[str, float]:
+def _costs(folders: Mapping[str, Path], model: str) -> dict[str, float]:
     """What it cost to train a model: of one task of several, what all of them cost."""
     stage, _, task = model.partition("/")
-    if stage not in places:
+    if stage not in folders:
         return {}
-    place = places[stage]
-    told = read_json(place / "metrics.json")
-    place = place / "tasks" / task if task else place
-    found = {name: float(told[name]) for name in COSTS if is_number(told.get(name))}
-    weights = [path.stat().st_size for path in (place / "model").glob("*.safetensors")]
-    return found | ({"saved_bytes": float(sum(weights))} if weights else {})
-
-
-def curve_of(folder: Path, stage: str) -> list[tuple[int, float]]:
-    """(step, training loss) as the run's events tell it; of a stage that was done twice, the last time."""
-    from pipelines.core.events import read_events
-
-    points: dict[int, float] = {}
-    for event in read_events(folder / "events.jsonl"):
-        if (
-            event.get("stage") == stage
-            and event["event"] == "metric"
-            and is_number(event.get("metrics", {}).get("loss"))
-        ):
-            points[int(event["step"])] = float(event["metrics"]["loss"])
-    return sorted(points.items())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds; empty where there is none, or something else in it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-MOST_POINTS = 300
-"""Of a learning curve."""
-COSTS_RUN_RESULTS = (
-    "train_steps",
-    "train_runtime",
-    "train_samples_per_second",
-    "trainable_parameters",
-    "all_parameters",
-    "peak_memory_bytes",
-)
+    folder = folders[stage]
+    weights = (folder / "tasks" / task if task else folder) / "model"
+    sizes = [path.stat().st_size for path in weights.glob("*.safetensors")]
+    return training_costs(folder) | ({"saved_bytes": float(sum(sizes))} if sizes else {})
 
 
 @dataclass(frozen=True)
-class Scored:
-    """One benchmark of one evaluate stage."""
-
-    benchmark: str
-    stage: str
-    metrics: dict[str, float]
-    about: Mapping[str, Any]
-    """Its part of `details.json`."""
-    mistakes: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def main(self) -> str:
-        """The metric to compare by."""
-        return next(iter(self.metrics))
-
-    @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """By metric."""
-        return {
-            name: (float(pair[0]), float(pair[1]))
-            for name, pair in self.about.get("intervals", {}).items()
-            if len(pair) == 2
-        }
-
-    @property
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """By guesser."""
-        found: dict[str, dict[str, float]] = self.about.get("baselines") or {}
-        return found
-
-    def sentence(self) -> str:
-        """Whether the model beats the strongest guesser; empty without guessers."""
-        rivals = {
-            name: values[self.main]
-            for name, values in self.baselines.items()
-            if isinstance(values.get(self.main), int | float)
-        }
-        if not rivals:
-            return ""
-        smaller = smaller_is_better(self.main)
-        rival = (min if smaller else max)(rivals, key=lambda name: rivals[name])
-        reached, bar, called = self.metrics[self.main], rivals[rival], rival.replace("_", " ")
-        numbers = f"{self.main} {reached:.3f} against {bar:.3f}"
-        if not better(self.main, reached, bar):
-            return f"Not better than {called}: {numbers}."
-        around = self.intervals.get(self.main)
-        if around is not None and around[0] <= bar <= around[1]:
-            return f"Ahead of {called}, but within the 95 % interval: {numbers}."
-        return f"Better than {called}: {numbers}."
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What one stage cost."""
+class StageReport:
+    """What a run's page shows of one stage."""
 
     id: str
     kind: str
     seconds: float | None
     reused: bool
     costs: Mapping[str, float]
-    curve: list[tuple[int, float]]
-    held_out: dict[str, list[tuple[int, float]]]
+    curve: Points
+    """(step, training loss)."""
+    held_out: Mapping[str, Points]
     """Scores on the rows set aside while training, by name."""
-    signals: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Of a ppo stage its reward, KL and other signs by iteration."""
-    samples: Sequence[Mapping[str, Any]] = ()
+    signals: Mapping[str, Points] = field(default_factory=dict)
+    """Of a ppo stage its reward, KL and other signals by iteration."""
+    samples: Sequence[JSONObject] = ()
     """Of a ppo stage what the policy wrote at first and at last."""
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """Everything that the report of a run shows."""
+    """Everything that the page of a run shows."""
 
     name: str
-    scores: list[Scored]
-    stages: list[Stage]
+    scores: list[BenchmarkScores]
+    mistakes: Mapping[tuple[str, str], list[dict[str, Any]]]
+    """By evaluate stage and benchmark: the examples that the model gets wrong."""
+    stages: list[StageReport]
     warnings: list[str]
-    manifest: Mapping[str, Any]
+    manifest: JSONObject
     recipe: str
     """As YAML."""
     published: list[str]
@@ -305,88 +189,104 @@ class RunResults:
 def run_results(folder: Path, recipe: Recipe) -> RunResults:
     """Read a run folder, complete or not."""
     manifest = read_json(folder / "manifest.json")
-    spent = {each["id"]: each for each in manifest.get("stages", [])}
-    scores: list[Scored] = []
-    stages: list[Stage] = []
+    events = list(read_events(folder / "events.jsonl"))
+    records = {each["id"]: each for each in manifest.get("stages", [])}
+    scores: list[BenchmarkScores] = []
+    mistakes: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    stages: list[StageReport] = []
     published: list[str] = []
     judged: list[dict[str, Any]] = []
-    for number, stage in enumerate(recipe.stages, start=1):
-        place = folder / "stages" / f"{number:02d}-{stage.id}"
-        metrics = read_json(place / "metrics.json")
+    for stage, place in zip(
+        recipe.stages, stage_folders(folder, [each.id for each in recipe.stages]).values(), strict=True
+    ):
         if stage.stage == "evaluate":
-            scores += _scores(place, stage.id, metrics)
+            scores += [defined for each in read_scores(place, stage.id) if (defined := each.defined()) is not None]
+            for line in _lines(place / "mistakes.jsonl"):
+                mistakes.setdefault((stage.id, str(line.get("benchmark"))), []).append(line)
         if stage.stage == "feedback" and (details := read_json(place / "details.json")):
             judged.append({"stage": stage.id, "page": f"stages/{place.name}/audit.html", "details": details})
-        if location := read_json(place / "publication.json").get("location"):
-            published.append(str(location))
-        about = spent.get(stage.id, {})
-        costs = (
-            {name: float(metrics[name]) for name in COSTS_RUN_RESULTS if is_number(metrics.get(name))}
-            if stage.trains
-            else {}
-        )
-        curve = _thinned(curve_of(folder, stage.id)) if stage.trains else []
-        held_out = _held_out(folder, stage.id) if stage.trains else {}
-        sampled = (
-            (run_plots.signals(folder, stage.id), run_plots.samples(folder, stage.id))
-            if stage.stage == "ppo"
-            else ({}, [])
-        )
+        if (location := published_at(place)) is not None:
+            published.append(location)
+        record = records.get(stage.id, {})
+        ppo = stage.stage == "ppo"
         stages.append(
-            Stage(
-                stage.id, stage.stage, about.get("seconds"), bool(about.get("reused")), costs, curve, held_out, *sampled
+            StageReport(
+                stage.id,
+                stage.stage,
+                record.get("seconds"),
+                bool(record.get("reused")),
+                training_costs(place) if stage.trains else {},
+                thinned(learning_curve(events, stage.id)) if stage.trains else [],
+                _held_out(events, stage.id) if stage.trains else {},
+                ppo_signals(events, stage.id) if ppo else {},
+                ppo_samples(events, stage.id) if ppo else [],
             )
         )
-    warnings, failure = _said(folder, manifest.get("started"))
-    return RunResults(recipe.name, scores, stages, warnings, manifest, recipe.to_yaml(), published, failure, judged)
+    warnings, failure = _warnings_and_failure(events, str(manifest.get("started") or ""))
+    return RunResults(
+        recipe.name, scores, mistakes, stages, warnings, manifest, recipe.to_yaml(), published, failure, judged
+    )
 
 
-def _scores(place: Path, stage: str, metrics: Mapping[str, Any]) -> list[Scored]:
-    details = read_json(place / "details.json")
-    mistakes = _lines(place / "mistakes.jsonl")
-    found = []
-    for benchmark, values in metrics.items():
-        own = (
-            {name: float(value) for name, value in values.items() if is_score(name) and is_number(value)}
-            if isinstance(values, dict)
-            else {}
-        )
-        if own:
-            found.append(
-                Scored(
-                    benchmark,
-                    stage,
-                    own,
-                    details.get(benchmark, {}),
-                    [each for each in mistakes if each.get("benchmark") == benchmark],
-                )
-            )
-    return found
-
-
-def _held_out(folder: Path, stage: str) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, dict[int, float]] = {}
-    for event in read_events(folder / "events.jsonl"):
+def metrics_of(events: Iterable[Event], stage: str) -> Iterable[tuple[int, str, float]]:
+    """(step, name, value) of every metric that a stage reported."""
+    for event in events:
         if event.get("stage") == stage and event["event"] == "metric" and isinstance(event.get("step"), int):
             for name, value in (event.get("metrics") or {}).items():
-                if name.startswith("eval_") and is_number(value) and not name.endswith(("_runtime", "_per_second")):
-                    found.setdefault(name.removeprefix("eval_"), {})[event["step"]] = float(value)
-    return {name: sorted(points.items()) for name, points in found.items() if len(points) > 1}
+                if is_number(value):
+                    yield event["step"], name, float(value)
 
 
-def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def learning_curve(events: Iterable[Event], stage: str) -> Points:
+    """(step, training loss); of a stage that was done twice, the last time."""
+    points = {float(step): value for step, name, value in metrics_of(events, stage) if name == "loss"}
+    return sorted(points.items())
+
+
+def _held_out(events: Iterable[Event], stage: str) -> dict[str, Points]:
+    """By name: the scores on the rows set aside, those that were measured more than once."""
+    curves: dict[str, dict[float, float]] = {}
+    for step, name, value in metrics_of(events, stage):
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second")):
+            curves.setdefault(name.removeprefix("eval_"), {})[step] = value
+    return {name: sorted(points.items()) for name, points in curves.items() if len(points) > 1}
+
+
+def ppo_signals(events: Iterable[Event], stage: str) -> dict[str, Points]:
+    """Each signal of a ppo stage by iteration; of a stage that was done twice, the last time."""
+    shown = {name for names in PPO_SIGNALS.values() for name in names}
+    curves: dict[str, dict[float, float]] = {}
+    for step, name, value in metrics_of(events, stage):
+        if name in shown:
+            curves.setdefault(name, {})[float(step)] = value
+    return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+def ppo_samples(events: Iterable[Event], stage: str) -> list[dict[str, Any]]:
+    """The first and the last `sample` event of a ppo stage: `{step, completions}`."""
+    samples = [
+        {"step": event.get("step"), "completions": event["completions"]}
+        for event in events
+        if event.get("stage") == stage and event["event"] == "sample" and event.get("completions")
+    ]
+    return samples if len(samples) < 2 else [samples[0], samples[-1]]
+
+
+def thinned(points: Points) -> Points:
+    """At most about MOST_POINTS of a curve, its last one among them."""
     every = max(1, -(-len(points) // MOST_POINTS))
     return points[::every] if len(points) % every == 1 or every == 1 else [*points[::every], points[-1]]
 
 
-def _said(folder: Path, since: Any) -> tuple[list[str], str]:
-    """(warnings, why it failed) of the newest attempt; a reused stage's warnings are those of its first one."""
+def _warnings_and_failure(events: Iterable[Event], started: str) -> tuple[list[str], str]:
+    """Every warning once, and why the newest attempt failed; a reused stage's warnings are those of its first
+    attempt."""
     warnings: dict[str, None] = {}
     failure = ""
-    for event in read_events(folder / "events.jsonl"):
+    for event in events:
         if event["event"] == "warning" and event.get("message"):
             warnings[str(event["message"])] = None
-        if event["event"] in ("failed", "stopped") and str(event.get("time", "")) >= str(since or ""):
+        if event["event"] in ("failed", "stopped") and str(event.get("time", "")) >= started:
             failure = str(event.get("message", ""))
         if event["event"] == "finished":
             failure = ""

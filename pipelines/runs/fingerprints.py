@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -28,12 +27,9 @@ AROUND = {"core", "runs"}
 COUNTED = {model_types.__name__}
 """but for these: how long a text a model can read decides what is cut off."""
 
-CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "lessons", "task_kinds"}
+CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "task_kinds"}
 """Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`) and the kinds of
 its tasks (`Stage.modules`). Of every other registry that it looks names up in, all entries are."""
-MODULE = re.compile(r"(pipelines(?:\.\w+)+)(?::\w+)?")
-"""A text that names a module, or something in one."""
-
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "numpy")
 """Packages whose version can change a result."""
 
@@ -92,8 +88,8 @@ def code_of(modules: Iterable[str]) -> str:
 def used_by(modules: Iterable[str]) -> list[str]:
     """`modules` and every counted module that they use, directly or not.
 
-    By an import wherever it stands, by a text that names it, or by a registry that they look names up in. A package
-    among `modules`, or in a registry, stands for every module in it.
+    By an import wherever it stands, which imports the packages around a module too, or by a registry that they look
+    names up in. A package among `modules`, or in a registry, stands for every module in it.
     """
     seen: set[str] = set()
     waiting = [each for module in modules for each in _whole(module) if counts(each)]
@@ -101,7 +97,8 @@ def used_by(modules: Iterable[str]) -> list[str]:
         module = waiting.pop()
         if module not in seen:
             seen.add(module)
-            waiting += [each for each in _read(module)[1] if each not in seen]
+            around = module.rpartition(".")[0]
+            waiting += [each for each in (*_read(module)[1], around) if each not in seen and counts(each)]
     return sorted(seen)
 
 
@@ -158,8 +155,6 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
             used |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
             if base == registry.__name__:
                 used |= {module for alias in node.names for module in _entries(alias.name.lower())}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := MODULE.fullmatch(node.value)):
-            used.add(named.group(1))
         elif isinstance(node, ast.Call):
             used |= _loaded(node)
         body = getattr(node, "body", None)

@@ -6,8 +6,7 @@ longest, for all methods alike. Time is that of a step, measured on this machine
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 
 from pipelines.core.costs import StagePlan
 from pipelines.core.events import read_events
+from pipelines.core.files import JSONObject
 from pipelines.core.recipe import Recipe
+from pipelines.core.results import training_costs
 from pipelines.core.study_cells import Cell, StudyRecipe
 from pipelines.runs.planning.plan import plan
 
@@ -26,7 +27,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Matched:
+class CellBudget:
     """What one cell may spend."""
 
     stage: str
@@ -47,16 +48,18 @@ class Matched:
         return {"stage": self.stage, "max_steps": self.steps, "spent": self.spent, "budget": self.budget}
 
 
-class Unmatched(Exception):
+class UnmatchedBudgetError(Exception):
     """Why a cell's budget cannot be known."""
 
 
-Recipes = Callable[[Cell, Mapping[str, Any]], Recipe]
+Recipes = Callable[[Cell, JSONObject], Recipe]
 """The recipe of a cell with what the search found, and with these values beside."""
 
 
-def matched(study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Callable[[Cell], float | None]) -> Matched:
-    """How many steps a cell gets. Raises Unmatched.
+def match_budget(
+    study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Callable[[Cell], float | None]
+) -> CellBudget:
+    """How many steps a cell gets. Raises UnmatchedBudgetError.
 
     `step_seconds` gives the measured time of a cell's step; it is asked only where time is matched.
     """
@@ -64,21 +67,22 @@ def matched(study: StudyRecipe, cell: Cell, recipes: Recipes, step_seconds: Call
     assert budget is not None
     unit, other = budget.match, study.partner(cell)
     if other.refusal:
-        raise Unmatched(f"the cell that its budget comes from is refused: {other.refusal}")
+        raise UnmatchedBudgetError(f"the cell that its budget comes from is refused: {other.refusal}")
     target = study.budgeted(other)
     reference = _planned(recipes(other, {}), target)
     if reference.steps is None:
-        raise Unmatched(
-            f"how many steps the reference takes is not known before it runs ({_why(reference)}); set arguments.max_steps of '{target}'"
+        raise UnmatchedBudgetError(
+            f"how many steps the reference takes is not known before it runs ({_why(reference)}); set "
+            f"arguments.max_steps of '{target}'"
         )
     total = _per_step(study, other, unit, recipes, step_seconds) * reference.steps
     if other is cell:
-        return Matched(target, None, total, total)
+        return CellBudget(target, None, total, total)
     own = _per_step(study, cell, unit, recipes, step_seconds)
     steps = int(total / own + 1e-9)
     if steps < 1:
-        raise Unmatched(f"one step takes {own:.3g} {UNITS[unit]}, more than the whole budget of {total:.3g}")
-    return Matched(study.budgeted(cell), steps, steps * own, total)
+        raise UnmatchedBudgetError(f"one step takes {own:.3g} {UNITS[unit]}, more than the whole budget of {total:.3g}")
+    return CellBudget(study.budgeted(cell), steps, steps * own, total)
 
 
 def _planned(recipe: Recipe, target: str) -> StagePlan:
@@ -95,12 +99,12 @@ def _per_step(
     if unit == "time":
         seconds = step_seconds(cell)
         if seconds is None or seconds <= 0:
-            raise Unmatched(f"the time of a step of '{target}' could not be measured")
+            raise UnmatchedBudgetError(f"the time of a step of '{target}' could not be measured")
         return seconds
     planned = _planned(recipes(cell, {f"stages.{target}.arguments.max_steps": 1}), target)
     amount = planned.tokens if unit == "tokens" else planned.flops
     if amount is None:
-        raise Unmatched(
+        raise UnmatchedBudgetError(
             f"the {'tokens' if unit == 'tokens' else 'operations'} of '{target}' cannot be counted ({_why(planned)})"
         )
     return float(amount)
@@ -121,11 +125,9 @@ def measured_seconds(folder: Path, stage: str) -> float | None:
     if len(between) >= FEWEST:
         return median(between)
     for path in folder.glob(f"stages/*-{stage}/metrics.json"):  # made by another run, or logged more rarely
-        try:
-            told = json.loads(path.read_text())
-            return float(told["train_runtime"]) / float(told["train_steps"])
-        except (OSError, ValueError, KeyError, ZeroDivisionError):
-            return None
+        costs = training_costs(path.parent)
+        steps = costs.get("train_steps")
+        return costs["train_runtime"] / steps if steps and "train_runtime" in costs else None
     return None
 
 

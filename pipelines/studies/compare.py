@@ -1,9 +1,5 @@
 """Finished runs side by side: the same benchmarks, each model tested against the first on the same examples.
 
-Whether one model is better than another on the same examples: the tests, each with its p-value.
-
-Finished runs side by side: the same benchmarks, each model held against the first on the same examples.
-
 A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that
 are shown, is at most 0.05.
 """
@@ -17,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.errors import CommandError
+from pipelines.core.files import JSONObject
 from pipelines.core.load import load as load_recipe
 from pipelines.core.registry import nearest
 from pipelines.core.scores import smaller_is_better
@@ -45,7 +42,7 @@ BUSY = 2e6
 
 
 @dataclass
-class Tested:
+class PairedTests:
     """What the tests say about two models on one benchmark."""
 
     differences: dict[str, Estimate] = field(default_factory=dict)
@@ -56,9 +53,9 @@ class Tested:
     """Of the answers that are simply right or wrong."""
 
 
-def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> Tested:
+def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> PairedTests:
     """The tests on every score of two models that were scored on the same examples."""
-    found = Tested()
+    tested = PairedTests()
     for metric in one.metrics:
         if metric not in one.draws or metric not in other.draws or metric not in other.metrics:
             continue
@@ -66,31 +63,31 @@ def held_against(one: Result, other: Result, tests: tuple[Test, ...]) -> Tested:
         estimate = paired_difference([one.metrics[metric]], [other.metrics[metric]], [drawn[0]], [drawn[1]], SEED)
         if estimate is None:
             continue
-        found.differences[metric] = estimate
+        tested.differences[metric] = estimate
         if "bootstrap" in tests:
-            found.p_values.setdefault(metric, {})["bootstrap"] = p_of_draws(drawn[0] - drawn[1], estimate.value)
+            tested.p_values.setdefault(metric, {})["bootstrap"] = p_of_draws(drawn[0] - drawn[1], estimate.value)
     if "randomisation" in tests:
         for metric, p_value in _shuffled(one, other).items():
-            if metric in found.differences:
-                found.p_values.setdefault(metric, {})["randomisation"] = p_value
+            if metric in tested.differences:
+                tested.p_values.setdefault(metric, {})["randomisation"] = p_value
     if "mcnemar" in tests:
-        found.mcnemar = _judged(one, other)
-        if found.mcnemar is not None and one.main in found.differences:
-            found.p_values.setdefault(one.main, {})["mcnemar"] = found.mcnemar.exact
-    return found
+        tested.mcnemar = _judged(one, other)
+        if tested.mcnemar is not None and one.main in tested.differences:
+            tested.p_values.setdefault(one.main, {})["mcnemar"] = tested.mcnemar.exact
+    return tested
 
 
 def _shuffled(one: Result, other: Result) -> dict[str, float]:
     """Approximate randomisation, split by split."""
-    found: dict[str, float] = {}
+    tested: dict[str, float] = {}
     for suffix, part in one.parts.items():
         against: Any = other.parts.get(suffix)
         if against is None or type(against) is not type(part):
             continue
         scored = _swapper(part, against)
         rounds = max(199, min(ROUNDS, int(BUSY / len(part))))
-        found |= {f"{name}{suffix}": value for name, value in randomisation(len(part), scored, SEED, rounds).items()}
-    return found
+        tested |= {f"{name}{suffix}": value for name, value in randomisation(len(part), scored, SEED, rounds).items()}
+    return tested
 
 
 def _swapper(part: Any, against: Any) -> Any:
@@ -107,21 +104,21 @@ def _judged(one: Result, other: Result) -> McNemar | None:
 
 
 @dataclass
-class Compared:
+class RunComparison:
     """One model on one benchmark, beside the reference."""
 
     name: str
     result: Result
     same: bool
     """Whether it was scored on the reference's examples."""
-    tested: Tested
+    tested: PairedTests
     corrected: dict[str, float]
     """By test: the p-value of the main score, corrected."""
 
 
-def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> dict[str, Any]:
+def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm") -> JSONObject:
     """What `finery compare` says, as plain data. Raises CommandError where the runs have nothing in common."""
-    tests, how = _asked(test, correction)
+    tests, how = _tests_and_correction(test, correction)
     measured: dict[str, list[tuple[str, Result]]] = {}
     names = _names(folders)
     for name, folder in zip(names, folders, strict=True):
@@ -131,34 +128,36 @@ def compare(folders: Sequence[Path], test: str = "all", correction: str = "holm"
             measured.setdefault(result.benchmark, []).append((f"{name}:{result.model}" if several else name, result))
     shared = {name: models for name, models in measured.items() if len(models) > 1}
     if not shared:
-        told = "; ".join(
+        measured_by = "; ".join(
             f"{name}: {', '.join(dict.fromkeys(each.benchmark for each in _finished(folder))) or 'nothing'}"
             for name, folder in zip(names, folders, strict=True)
         )
-        raise CommandError(f"the runs have no benchmark in common ({told}); evaluate them on the same ones")
+        raise CommandError(f"the runs have no benchmark in common ({measured_by}); evaluate them on the same ones")
     notes = [
         f"{benchmark} was measured by {models[0][0]} alone."
         for benchmark, models in measured.items()
         if len(models) == 1
     ]
-    compared = {benchmark: [_held(each, models[0], tests) for each in models] for benchmark, models in shared.items()}
+    compared = {
+        benchmark: [_compared(each, models[0], tests) for each in models] for benchmark, models in shared.items()
+    }
     family = [each for models in compared.values() for each in models[1:]]
     for name in tests:
         _correct(family, name, how)
     decided = [each for each in family if tests[0] in each.corrected]
-    told_of = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
+    sections = [_side_by_side(benchmark, models, tests[0], how, len(decided)) for benchmark, models in compared.items()]
     return {
-        "benchmarks": told_of,
+        "benchmarks": sections,
         "notes": notes,
         "tests": list(tests),
         "test": tests[0],
         "correction": how,
         "comparisons": len(decided),
-        "warnings": [warning for each in told_of for warning in each.pop("warnings")],
+        "warnings": [warning for each in sections for warning in each.pop("warnings")],
     }
 
 
-def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
+def _tests_and_correction(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
     """The tests that are made, the deciding one first, and the correction. Raises CommandError."""
     if test not in ("all", *TESTS):
         raise CommandError(
@@ -166,22 +165,23 @@ def _asked(test: str, correction: str) -> tuple[tuple[Test, ...], Correction]:
         )
     if correction not in CORRECTIONS:
         raise CommandError(
-            f"--correction is '{correction}', must be one of {', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}"
+            f"--correction is '{correction}', must be one of "
+            f"{', '.join(CORRECTIONS)}.{nearest(correction, CORRECTIONS)}"
         )
     chosen = TESTS if test == "all" else tuple(each for each in TESTS if each == test)
     return chosen, next(each for each in CORRECTIONS if each == correction)
 
 
-def _held(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> Compared:
+def _compared(model: tuple[str, Result], reference: tuple[str, Result], tests: tuple[Test, ...]) -> RunComparison:
     name, result = model
     first = result is reference[1]
     same = first or result.same_examples(reference[1])
-    return Compared(
-        name, result, same, Tested() if first or not same else held_against(result, reference[1], tests), {}
+    return RunComparison(
+        name, result, same, PairedTests() if first or not same else held_against(result, reference[1], tests), {}
     )
 
 
-def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
+def _correct(family: Sequence[RunComparison], test: Test, how: Correction) -> None:
     """Correct the p-values of the main scores, which are what is claimed."""
     able = [each for each in family if test in each.tested.p_values.get(each.result.main, {})]
     for each, p_value in zip(
@@ -191,100 +191,106 @@ def _correct(family: Sequence[Compared], test: Test, how: Correction) -> None:
 
 
 def _side_by_side(
-    benchmark: str, models: Sequence[Compared], test: Test, how: Correction, count: int
+    benchmark: str, models: Sequence[RunComparison], test: Test, how: Correction, count: int
 ) -> dict[str, Any]:
     reference = models[0]
-    told: list[dict[str, Any]] = []
+    columns: list[JSONObject] = []
     sentences: list[str] = []
     warnings: list[str] = []
     for each in models:
-        result, first = each.result, each is reference
-        verdict = "reference" if first else _verdict(each, test)
-        metrics: dict[str, Any] = {}
-        for metric, value in result.metrics.items():
-            difference = None
-            if (found := each.tested.differences.get(metric)) is not None:
-                p_values = each.tested.p_values.get(metric, {})
-                difference = {
-                    "value": found.value,
-                    "interval": [found.low, found.high],
-                    "clear": found.clear,
-                    "p": p_values,
-                    "corrected": each.corrected if metric == result.main else None,
-                }
-            metrics[metric] = {
-                "value": value,
-                "interval": list(result.intervals[metric]) if metric in result.intervals else None,
-                "difference": difference,
-            }
-        split = each.tested.mcnemar
-        told.append(
-            {
-                "name": each.name,
-                "model": result.model,
-                "stage": result.stage,
-                "reference": first,
-                "verdict": verdict,
-                "metrics": metrics,
-                "mcnemar": None
-                if split is None
-                else {
-                    "only_here": split.only_first,
-                    "only_reference": split.only_second,
-                    "exact": split.exact,
-                    "mid": split.mid,
-                },
-                "costs": result.costs,
-                "examples": result.examples,
-            }
-        )
-        if not first:
+        verdict = "reference" if each is reference else _verdict(each, test)
+        columns.append(_column(each, verdict))
+        if each is not reference:
             sentences.append(_sentence(each, reference.name, verdict, test, how, count))
-            if verdict == "inside the noise":
-                warnings.append(
-                    f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; do not choose by it"
-                )
-    names = list(dict.fromkeys(metric for each in models for metric in each.result.metrics))
+        if verdict == "inside the noise":
+            warnings.append(
+                f"{benchmark}: the difference between {each.name} and {reference.name} is inside the noise; "
+                "do not choose by it"
+            )
     return {
         "benchmark": benchmark,
         "reference": reference.name,
-        "metrics": names,
-        "models": told,
+        "metrics": list(dict.fromkeys(metric for each in models for metric in each.result.metrics)),
+        "models": columns,
         "sentences": sentences,
         "warnings": warnings,
     }
 
 
-def _verdict(each: Compared, test: Test) -> str:
+def _column(compared: RunComparison, verdict: str) -> JSONObject:
+    """One model, as plain data."""
+    result, tested = compared.result, compared.tested
+    metrics: dict[str, Any] = {}
+    for metric, value in result.metrics.items():
+        estimate = tested.differences.get(metric)
+        difference = estimate and {
+            "value": estimate.value,
+            "interval": [estimate.low, estimate.high],
+            "clear": estimate.clear,
+            "p": tested.p_values.get(metric, {}),
+            "corrected": compared.corrected if metric == result.main else None,
+        }
+        interval = list(result.intervals[metric]) if metric in result.intervals else None
+        metrics[metric] = {"value": value, "interval": interval, "difference": difference}
+    split = tested.mcnemar
+    return {
+        "name": compared.name,
+        "model": result.model,
+        "stage": result.stage,
+        "reference": verdict == "reference",
+        "verdict": verdict,
+        "metrics": metrics,
+        "mcnemar": split
+        and {
+            "only_here": split.only_first,
+            "only_reference": split.only_second,
+            "exact": split.exact,
+            "mid": split.mid,
+        },
+        "costs": result.costs,
+        "examples": result.examples,
+    }
+
+
+def _verdict(each: RunComparison, test: Test) -> str:
     """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
-    found, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
-    if found is None or p_value is None:
+    difference, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
+    if difference is None or p_value is None:
         return ""
-    if p_value > SIGNIFICANCE_LEVEL or (test == "bootstrap" and not found.clear):
+    if p_value > SIGNIFICANCE_LEVEL or (test == "bootstrap" and not difference.clear):
         return "inside the noise"
-    gained = found.value
+    gained = difference.value
     if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
         return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
     return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
 
 
-def _sentence(each: Compared, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
+def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
     metric = each.result.main
     if not each.same:
         return f"{each.name} was not scored on the same examples as {reference}, so their difference has no interval."
-    found = each.tested.differences.get(metric)
-    if found is None:
-        return f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the difference has no interval."
-    size = f"{metric} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    difference = each.tested.differences.get(metric)
+    if difference is None:
+        return (
+            f"{each.name} and {reference}: {metric} cannot be resampled from their predictions, so the "
+            "difference has no interval."
+        )
+    size = f"{metric} {difference.value:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})"
     if not verdict:
-        return f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply right or wrong."
+        return (
+            f"{each.name} against {reference}: {size}; {NAMES[test]} cannot be made, as answers are not simply "
+            "right or wrong."
+        )
     alone, together = each.tested.p_values[metric][test], each.corrected[test]
     p_value = f"{NAMES[test]} p {shown(alone)}"
     if count > 1 and how != "none":
         p_value += f", {shown(together)} after {statistics.NAMES[how]} for {count} comparisons"
     if verdict == "inside the noise":
         return f"{each.name} against {reference}: {size}, inside the noise of the examples ({p_value})."
-    return f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training seed may move it."
+    return (
+        f"{each.name} is {verdict} than {reference} on these examples: {size} ({p_value}). Another training "
+        "seed may move it."
+    )
 
 
 def _finished(folder: Path) -> list[Result]:

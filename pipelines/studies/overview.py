@@ -11,35 +11,34 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_cells import named
 from pipelines.metrics.statistics import Correction
 from pipelines.reports.results import Result
-from pipelines.studies.table import Row, correct, held_against, row_of
+from pipelines.studies.table import Blocks, StudyRow, correct, held_against, row_of
 
 MEAN = "mean"
 """The score of a line over its tasks, those that run to 100 divided by it (as GLUE's and the harness's averages
 are)."""
 
-Blocks = Sequence[tuple[dict[str, str], str, list[Row]]]
-
 
 @dataclass(frozen=True)
-class Line:
+class OverviewLine:
     """One method."""
 
     name: str
-    rows: tuple[Row | None, ...]
+    rows: tuple[StudyRow | None, ...]
     """One a column; None where the method has no result there."""
-    mean: Row | None
+    mean: StudyRow | None
     """Over all columns, of each seed; None where a result is missing, or where scores cannot be averaged."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {"name": self.name, "scores": [_plain(row) for row in self.rows], "mean": _plain(self.mean)}
 
 
-def _plain(row: Row | None) -> dict[str, Any] | None:
+def _plain(row: StudyRow | None) -> dict[str, Any] | None:
     """The main score of a row."""
     return (
         None
@@ -57,14 +56,14 @@ class Overview:
     columns: tuple[str, ...]
     metrics: tuple[str, ...]
     """The main score of each column."""
-    lines: tuple[Line, ...]
+    lines: tuple[OverviewLine, ...]
 
     @property
     def averaged(self) -> bool:
         """Whether a line has a mean."""
         return any(line.mean is not None for line in self.lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "labels": self.labels,
@@ -79,13 +78,13 @@ def overviews(blocks: Blocks, reference: str | None, correction: Correction) -> 
     means are corrected for the lines of all of them."""
     measured = [block for block in blocks if block[1]]
     tasks = set(_task_keys(measured))
-    groups: dict[tuple[tuple[str, str], ...], list[tuple[dict[str, str], str, list[Row]]]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[dict[str, str], str, list[StudyRow]]]] = {}
     for labels, benchmark, rows in measured:
         rest = {name: entry for name, entry in labels.items() if name not in tasks}
         groups.setdefault(tuple(rest.items()), []).append((labels, benchmark, rows))
-    found = [_overview(dict(rest), group, tasks, reference) for rest, group in groups.items() if len(group) > 1]
-    correct([line.mean for overview in found for line in overview.lines if line.mean is not None], correction)
-    return found
+    glances = [_overview(dict(rest), group, tasks, reference) for rest, group in groups.items() if len(group) > 1]
+    correct([line.mean for overview in glances for line in overview.lines if line.mean is not None], correction)
+    return glances
 
 
 def _task_keys(blocks: Blocks) -> Iterator[str]:
@@ -124,11 +123,11 @@ def _overview(rest: dict[str, str], group: Blocks, tasks: set[str], reference: s
         rest,
         tuple(columns),
         tuple(metrics),
-        tuple(Line(name, tuple(rows), means[name]) for name, rows in by_name.items()),
+        tuple(OverviewLine(name, tuple(rows), means[name]) for name, rows in by_name.items()),
     )
 
 
-def _mean(name: str, rows: Sequence[Row | None]) -> Row | None:
+def _mean(name: str, rows: Sequence[StudyRow | None]) -> StudyRow | None:
     """A row whose results are those of an imagined benchmark: the mean of all tasks, seed by seed."""
     able = [row for row in rows if row is not None and not smaller_is_better(row.main) and row.results]
     seeds = [list(row.results) for row in able]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pipelines.core.costs import StagePlan
+from pipelines.core.files import JSONObject
+from pipelines.core.pages import count, seconds, size
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.study_cells import Cell, StudyRecipe, named
 from pipelines.runs import hardware
 from pipelines.runs.fingerprints import digest
 from pipelines.runs.planning.plan import Plan, plan
-from pipelines.studies.readme import count, seconds, size
 from pipelines.studies.search import rungs
 
 
@@ -27,7 +27,7 @@ class RowPlan:
 
 
 @dataclass(frozen=True)
-class WholePlan:
+class StudyPlan:
     """The costs of a study, one run after the other."""
 
     name: str
@@ -42,7 +42,7 @@ class WholePlan:
     """Of all cells; None when a stage is unknown. Processes take some seconds more each to start."""
     search_seconds: float | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "name": self.name,
@@ -72,18 +72,18 @@ class WholePlan:
             "",
         ]
         for row in self.rows:
-            told = [f"{row.cells} cell{'s' if row.cells != 1 else ''}"]
+            parts = [f"{row.cells} cell{'s' if row.cells != 1 else ''}"]
             if row.trained is not None:
                 if row.trained.trainable_parameters is not None:
-                    told.append(
+                    parts.append(
                         f"learns {count(row.trained.trainable_parameters)} of {count(row.trained.all_parameters)}"
                     )
                 if row.trained.memory is not None:
-                    told.append(f"memory {size(row.trained.memory.peak)}")
+                    parts.append(f"memory {size(row.trained.memory.peak)}")
                 if row.trained.seconds is not None:
-                    told.append(f"training about {seconds(row.trained.seconds)} each")
-                told += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
-            text.append(f"  {named(row.labels) or 'all'}: {', '.join(told)}")
+                    parts.append(f"training about {seconds(row.trained.seconds)} each")
+                parts += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
+            text.append(f"  {named(row.labels) or 'all'}: {', '.join(parts)}")
         text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
         if self.trials:
             text += ["", f"search about {seconds(self.search_seconds) or 'unknown'}"]
@@ -97,23 +97,25 @@ class WholePlan:
 
 def plan_study(
     study: StudyRecipe, flops_per_second: float | None = None, device: hardware.Device | None = None
-) -> WholePlan:
+) -> StudyPlan:
     """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is
     done once."""
-    kept = [axis.name for axis in study.axes if not axis.repeats]
+    names = [axis.name for axis in study.axes if not axis.repeats]
     rows: dict[tuple[str, ...], list[Cell]] = {}
     for cell in study.cells:
         if not cell.refusal:
-            rows.setdefault(tuple(cell.labels[name] for name in kept), []).append(cell)
+            rows.setdefault(tuple(cell.labels[name] for name in names), []).append(cell)
     done: set[str] = set()
-    total, planned, found = _Sum(), [], None
+    total, planned, costs_of_row = _Sum(), [], None
     for key, cells in rows.items():
-        found = plan(cells[0].recipe, flops_per_second, device)
+        costs_of_row = plan(cells[0].recipe, flops_per_second, device)
         for cell in cells:
-            total.add(cell.recipe, found, done)
-        trained = [each for each, stage in zip(found.stages, cells[0].recipe.stages, strict=True) if stage.trains]
-        planned.append(RowPlan(dict(zip(kept, key, strict=True)), len(cells), trained[-1] if trained else None))
-    assert found is not None
+            total.add(cell.recipe, costs_of_row, done)
+        trained = [
+            each for each, stage in zip(costs_of_row.stages, cells[0].recipe.stages, strict=True) if stage.trains
+        ]
+        planned.append(RowPlan(dict(zip(names, key, strict=True)), len(cells), trained[-1] if trained else None))
+    assert costs_of_row is not None
     searched, trials = _Sum(), 0
     search = study.options.search
     for group in study.groups if search is not None else ():
@@ -130,10 +132,10 @@ def plan_study(
             if rung + 1 < len(steps):
                 left = max(1, -int(-left * budgets[rung] // budgets[rung + 1]))
     refused = tuple((cell.folder, cell.refusal) for cell in study.refused)
-    return WholePlan(
+    return StudyPlan(
         study.recipe.name,
-        found.device,
-        found.rate,
+        costs_of_row.device,
+        costs_of_row.rate,
         len(study.cells),
         refused,
         trials,

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from pipelines.core.files import JSONObject
+from pipelines.core.pages import count, seconds, size
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
 from pipelines.metrics.statistics import NAMES, shown
 from pipelines.studies.overview import MEAN, Overview
-from pipelines.studies.table import Figure, Row
-
-Blocks = list[tuple[dict[str, str], str, list[Row]]]
-
+from pipelines.studies.table import Figure, StudyRow, blocks
 
 MARKS = {"better": " ▲", "worse": " ▼"}
 """Behind a score that differs from the reference outside the noise."""
 
 
-def readme(data: Mapping[str, Any], rows: Sequence[Row], overviews: Sequence[Overview] = ()) -> str:
+def readme(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
     """The whole page."""
     text = [f"# {data['name']}", "", summary_line(data), ""]
     text += [data["budget"]["sentence"], ""] if data.get("budget") else []
@@ -41,9 +39,12 @@ def readme(data: Mapping[str, Any], rows: Sequence[Row], overviews: Sequence[Ove
         text += [""]
     text += notes(data)
     text += [
-        "Means are over training seeds, with their standard deviation. Intervals are 95 %: over the evaluation examples (paired bootstrap,",
-        "the same resampled examples for every method) and over seeds (Student's t). Memory is the peak of the training process;",
-        "on the disk is what the stage saved in weights. `table.csv` and `table.parquet` hold every metric, `report.html` the plots.",
+        "Means are over training seeds, with their standard deviation. Intervals are 95 %: over the evaluation "
+        "examples (paired bootstrap,",
+        "the same resampled examples for every method) and over seeds (Student's t). Memory is the peak of the "
+        "training process;",
+        "on the disk is what the stage saved in weights. `table.csv` and `table.parquet` hold every metric, "
+        "`report.html` the plots.",
         "",
     ]
     return "\n".join(text)
@@ -58,26 +59,26 @@ def glance_heading(overview: Overview) -> str:
 def glance(overview: Overview, reference: str | None) -> list[list[tuple[str, str]]]:
     """The head and the lines of an overview: the text of each cell, and its verdict."""
     heads = [f"{column} {metric}" for column, metric in zip(overview.columns, overview.metrics, strict=True)]
-    found = [[("", ""), *((each, "") for each in heads)]]
+    lines_of_cells = [[("", ""), *((each, "") for each in heads)]]
     if overview.averaged:
-        found[0] += [(MEAN, ""), *([(f"against {reference}, 95 %", ""), ("p", "")] if reference else [])]
+        lines_of_cells[0] += [(MEAN, ""), *([(f"against {reference}, 95 %", ""), ("p", "")] if reference else [])]
     for line in overview.lines:
         cells = [(line.name, "")]
         for row in line.rows:
             cells.append(("", "") if row is None else (_short(row), row.verdict()))
         if overview.averaged:
             cells += [("", "")] * (3 if reference else 1) if line.mean is None else _of_mean(line.mean, reference)
-        found.append(cells)
-    return found
+        lines_of_cells.append(cells)
+    return lines_of_cells
 
 
-def _of_mean(mean: Row, reference: str | None) -> list[tuple[str, str]]:
+def _of_mean(mean: StudyRow, reference: str | None) -> list[tuple[str, str]]:
     figure = mean.figures[MEAN]
     cells = [(score(figure) + MARKS.get(mean.verdict(), ""), mean.verdict())]
     return cells + ([(difference(mean, figure), ""), (p_values(mean, figure), "")] if reference else [])
 
 
-def _short(row: Row) -> str:
+def _short(row: StudyRow) -> str:
     """`0.846 ± 0.004 (+0.012) ▲`."""
     figure = row.figures[str(row.main)]
     apart = "" if figure.difference is None else f" ({figure.difference.value:+.3f})"
@@ -89,7 +90,8 @@ def glance_key(overview: Overview, reference: str | None) -> str:
     text = []
     if reference is not None:
         text.append(
-            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, everything else is inside it."
+            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, everything "
+            "else is inside it."
         )
     if overview.averaged:
         text.append("The mean is over the tasks, scores that run to 100 divided by it.")
@@ -98,7 +100,7 @@ def glance_key(overview: Overview, reference: str | None) -> str:
     return " ".join(text)
 
 
-def family(data: Mapping[str, Any]) -> str:
+def family(data: JSONObject) -> str:
     """`Holm for 8 comparisons`; empty where nothing is corrected."""
     how, count = data.get("correction", "none"), data.get("comparisons", 0)
     return "" if how == "none" or count < 2 else f"{NAMES[how]} for {count} comparisons"
@@ -110,7 +112,7 @@ def heading(labels: Mapping[str, str], benchmark: str) -> str:
     return (f"{benchmark} ({rest})" if rest else benchmark) if benchmark else rest
 
 
-def best_first(rows: Sequence[Row]) -> list[Row]:
+def best_first(rows: Sequence[StudyRow]) -> list[StudyRow]:
     """Rows with a result, by their score."""
     able = [row for row in rows if row.main is not None]
     return sorted(
@@ -120,7 +122,7 @@ def best_first(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-def headline(rows: Sequence[Row], reference: str | None) -> str:
+def headline(rows: Sequence[StudyRow], reference: str | None) -> str:
     """Which row has the best score, and whether that means anything; empty with fewer than two results."""
     order = best_first(rows)
     if len(order) < 2:
@@ -141,17 +143,17 @@ def headline(rows: Sequence[Row], reference: str | None) -> str:
     return text + (f". {missing} of {len(rows)} rows lack seeds." if missing else ".")
 
 
-def done(row: Row) -> int:
+def done(row: StudyRow) -> int:
     """Cells of a row that have a result."""
     return row.counts.get("done", 0) + row.counts.get("reused", 0)
 
 
-def fate(row: Row) -> str:
+def fate(row: StudyRow) -> str:
     """What became of a row without any result: `failed`, `refused`, `missing`."""
     return max(row.counts, key=lambda each: row.counts[each]).replace("queued", "missing")
 
 
-def summary_line(data: Mapping[str, Any]) -> str:
+def summary_line(data: JSONObject) -> str:
     """How many cells are done, and what became of the others."""
     counts = data["counts"]
     total = sum(counts.values())
@@ -160,37 +162,7 @@ def summary_line(data: Mapping[str, Any]) -> str:
     return f"{counts['done']} of {total} cells are done{f'; {missing}' if missing else ''}."
 
 
-def blocks(data: Mapping[str, Any], rows: Sequence[Row]) -> Blocks:
-    """Rows that are read together: the same benchmark, and the same entries of all keys but the compared one."""
-    inner = data["compared"]
-    found: dict[tuple[Any, ...], tuple[dict[str, str], str, list[Row]]] = {}
-    for row in rows:
-        outer = {name: text for name, text in row.labels.items() if name != inner}
-        known = row.benchmark or next(
-            (
-                other.benchmark
-                for other in rows
-                if other.benchmark and {**other.labels, inner: ""} == {**row.labels, inner: ""}
-            ),
-            "",
-        )
-        found.setdefault((tuple(outer.values()), row.stage or "", known), (outer, known, []))[2].append(row)
-    return _joined(list(found.values()))
-
-
-def _joined(found: Blocks) -> Blocks:
-    """Rows without a result stand with those that have one."""
-    kept: Blocks = []
-    for labels, benchmark, block in found:
-        before = next((each for each in kept if (each[0], each[1]) == (labels, benchmark)), None)
-        if before is not None and (not block[0].stage or not before[2][0].stage):
-            before[2].extend(block)
-        else:
-            kept.append((labels, benchmark, list(block)))
-    return kept
-
-
-def table(rows: Sequence[Row], reference: str | None) -> list[str]:
+def table(rows: Sequence[StudyRow], reference: str | None) -> list[str]:
     """Rows as a Markdown table."""
     metric = next((row.main for row in rows if row.main), "score") or "score"
     against = f"against {reference}, 95 %" if reference else ""
@@ -211,12 +183,12 @@ def table(rows: Sequence[Row], reference: str | None) -> list[str]:
     return lines + ["| " + " | ".join(cells(row, reference, budgeted(rows))) + " |" for row in rows]
 
 
-def budgeted(rows: Sequence[Row]) -> bool:
+def budgeted(rows: Sequence[StudyRow]) -> bool:
     """Whether the budgets of these rows were matched."""
     return any(row.budget for row in rows)
 
 
-def cells(row: Row, reference: str | None, steps: bool = False) -> list[str]:
+def cells(row: StudyRow, reference: str | None, steps: bool = False) -> list[str]:
     """One row's cells, as text; with the `steps` that it trained, where budgets are matched."""
     ready = done(row)
     if not row.figures:
@@ -249,24 +221,24 @@ def cells(row: Row, reference: str | None, steps: bool = False) -> list[str]:
     ]
 
 
-def sentence(row: Row, reference: str | None, corrected_by: str = "") -> str:
+def sentence(row: StudyRow, reference: str | None, corrected_by: str = "") -> str:
     """What the row's difference from the reference says; empty where there is none."""
     verdict = row.verdict()
     if verdict in ("", "reference") or reference is None or row.main is None:
         return ""
-    found = row.figures[row.main].difference
-    assert found is not None
-    size_of = f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-    told_p = "" if found.p is None else f" p {shown(found.p)}"
-    if told_p and corrected_by and row.p_corrected is not None:
-        told_p += f", {shown(row.p_corrected)} after {corrected_by}"
-    behind = f" ({told_p.strip()})" if told_p else ""
+    gap = row.figures[row.main].difference
+    assert gap is not None
+    size_of = f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
+    p_text = "" if gap.p is None else f" p {shown(gap.p)}"
+    if p_text and corrected_by and row.p_corrected is not None:
+        p_text += f", {shown(row.p_corrected)} after {corrected_by}"
+    behind = f" ({p_text.strip()})" if p_text else ""
     if verdict == "inside the noise":
         return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise{behind}."
     return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}{behind}."
 
 
-def notes(data: Mapping[str, Any]) -> list[str]:
+def notes(data: JSONObject) -> list[str]:
     """What was searched for, and every cell that has no result, with the reason."""
     text: list[str] = []
     if data["search"]:
@@ -274,7 +246,8 @@ def notes(data: Mapping[str, Any]) -> list[str]:
         text += [
             "## Search",
             "",
-            f"At most {most} trials each, chosen on rows of train that were set aside; the reported split was not read.",
+            f"At most {most} trials each, chosen on rows of train that were set aside; the reported split "
+            "was not read.",
             "",
         ]
         for group in data["search"]:
@@ -289,14 +262,15 @@ def notes(data: Mapping[str, Any]) -> list[str]:
     if missing:
         text += ["## Cells without a result", ""]
         text += [
-            f"- {named(cell['labels'])} ({cell['cell']}): {cell['status']}{': ' + cell['message'] if cell['message'] else ''}"
+            f"- {named(cell['labels'])} ({cell['cell']}): "
+            f"{cell['status']}{': ' + cell['message'] if cell['message'] else ''}"
             for cell in missing
         ]
         text.append("")
     return text
 
 
-def _outcome(trial: Mapping[str, Any]) -> str:
+def _outcome(trial: JSONObject) -> str:
     if trial["score"] is None:
         return str(trial["status"] if trial["status"] != "failed" else trial["message"])
     return f"{'**' if trial['chosen'] else ''}{trial['metric']} {trial['score']:.3f}{'**' if trial['chosen'] else ''}"
@@ -312,44 +286,17 @@ def interval(pair: tuple[float, float] | None) -> str:
     return f"{pair[0]:.3f} – {pair[1]:.3f}" if pair else ""
 
 
-def difference(row: Row, figure: Figure) -> str:
+def difference(row: StudyRow, figure: Figure) -> str:
     """`-0.006 (-0.018 – +0.007)`."""
     if row.is_reference:
         return "reference"
-    found = figure.difference
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})" if found else "not comparable"
+    gap = figure.difference
+    return f"{gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})" if gap else "not comparable"
 
 
-def p_values(row: Row, figure: Figure) -> str:
+def p_values(row: StudyRow, figure: Figure) -> str:
     """`0.012 → 0.048`: alone, and corrected."""
     if row.is_reference or figure.difference is None or figure.difference.p is None:
         return ""
     alone, together = shown(figure.difference.p), row.p_corrected
     return alone if together is None or shown(together) == alone else f"{alone} → {shown(together)}"
-
-
-def count(number: float | None) -> str:
-    """`1.2 M`."""
-    if number is None:
-        return ""
-    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f}"
-
-
-def size(number: float | None) -> str:
-    """`3.2 MB`, powers of ten."""
-    if number is None:
-        return ""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.0f} B"
-
-
-def seconds(number: float | None) -> str:
-    """`42 s`, `3.1 min`."""
-    if number is None:
-        return ""
-    return f"{number:.3g} s" if number < 90 else f"{number / 60:.1f} min" if number < 5400 else f"{number / 3600:.1f} h"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import StageError
+from pipelines.core.files import read_json
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import Values
 from pipelines.core.study_matrix import label
@@ -22,7 +22,7 @@ MEAN = "mean"
 
 
 @dataclass
-class Tried:
+class Trial:
     """One trial."""
 
     name: str
@@ -74,11 +74,12 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
     Without a `metric` it is the stage's first score; of several tasks none decides alone, but their mean.
     """
     [path] = folder.glob(f"stages/*-{stage}/metrics.json")
-    told = json.loads(path.read_text())
-    scores = {key.removeprefix(PREFIX): _number(value) for key, value in told.items() if key.startswith(PREFIX)}
+    metrics = read_json(path)
+    scores = {key.removeprefix(PREFIX): _number(value) for key, value in metrics.items() if key.startswith(PREFIX)}
     if not scores:
         raise StageError(
-            f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a supervised stage"
+            f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a "
+            "supervised stage"
         )
     if metric is not None and metric not in scores:
         raise StageError(
@@ -90,13 +91,13 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
     return chosen, value if math.isfinite(value) else None, scores
 
 
-def ranked(trials: Sequence[Tried]) -> list[Tried]:
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Trials that have a score, the best first; of equal ones the earlier in the grid."""
     able = [each for each in trials if each.score is not None]
     return sorted(able, key=lambda each: (_cost(each), each.at))
 
 
-def _cost(trial: Tried) -> float:
+def _cost(trial: Trial) -> float:
     assert trial.score is not None
     return trial.score if smaller_is_better(trial.metric) else -trial.score
 
@@ -107,16 +108,17 @@ def _is_loss(name: str) -> bool:
 
 def edge(grid: Sequence[Values], chosen: Values) -> str:
     """A sentence where a number won that is the smallest or largest of its grid: a wider grid may do better."""
-    told = []
+    sentences = []
     for path, value in chosen.items():
         tried = sorted(
             {each[path] for each in grid if isinstance(each[path], int | float) and not isinstance(each[path], bool)}
         )
         if len(tried) > 1 and value in (tried[0], tried[-1]):
-            told.append(
-                f"{path.rpartition('.')[2]} {label(value)} is the {'smallest' if value == tried[0] else 'largest'} that was tried"
+            sentences.append(
+                f"{path.rpartition('.')[2]} {label(value)} is the "
+                f"{'smallest' if value == tried[0] else 'largest'} that was tried"
             )
-    return f"{' and '.join(told)}, so a wider grid may do better" if told else ""
+    return f"{' and '.join(sentences)}, so a wider grid may do better" if sentences else ""
 
 
 def _number(value: Any) -> float:

@@ -6,11 +6,9 @@ so a study that was stopped, killed or changed continues with what is missing.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,15 +25,16 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.events import EventLog
-from pipelines.core.files import lock, write_json, write_text
+from pipelines.core.files import JSONObject, lock, write_json, write_text
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal, stop_on_signals
-from pipelines.core.study_cells import Cell, Group, StudyRecipe, Values, named, told
+from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
 from pipelines.runs import fingerprints, hardware
-from pipelines.studies import workers as study_survey
-from pipelines.studies.budget import Matched, Unmatched, matched, measured_seconds
-from pipelines.studies.search import Tried, edge, ranked, rungs, score_of
-from pipelines.studies.workers import Ended, Workers, slots
+from pipelines.studies.budget import UnmatchedBudgetError, match_budget, measured_seconds
+from pipelines.studies.page import write_results
+from pipelines.studies.search import Trial, edge, ranked, rungs, score_of
+from pipelines.studies.state import CellState, StudyState
+from pipelines.studies.workers import RunEnd, Workers, is_complete, slots
 
 REFUSED = "misfit"
 """The reason of a run that cannot be done with its model: refused, not failed."""
@@ -43,46 +42,15 @@ BAD_TRIAL = "diverged"
 """The reason of a trial that only shows that its values are bad ones."""
 
 
-@dataclass
-class CellState:
-    """How far a cell is."""
-
-    cell: Cell
-    status: str = "queued"
-    """`queued`, `running`, `done`, `reused`, `failed`, `refused` or `stopped`."""
-    message: str = ""
-    seconds: float = 0.0
-    chosen: Values = field(default_factory=dict)
-    """What the search found for it."""
-    matched: Matched | None = None
-    """What it may spend, where budgets are matched."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether it has results."""
-        return self.status in ("done", "reused")
-
-
-@dataclass
-class Study:
+class Study(StudyState):
     """A study on its way."""
 
-    plan: StudyRecipe
-    folder: Path
-    workers: Workers
-    processes: int
-    """Of each run."""
-    states: list[CellState] = field(default_factory=list)
-    tried: dict[int, list[Tried]] = field(default_factory=dict)
-    """Trials by number of the group."""
-    edges: dict[int, str] = field(default_factory=dict)
-    """What is to be said of a group whose winner stands at the edge of its grid."""
-
-    def __post_init__(self) -> None:
-        self.events = EventLog(self.folder / "events.jsonl")
-        self.states = [
-            CellState(cell, "refused" if cell.refusal else "queued", cell.refusal) for cell in self.plan.cells
-        ]
+    def __init__(self, plan: StudyRecipe, folder: Path, workers: Workers, processes: int) -> None:
+        super().__init__(plan, folder)
+        self.workers = workers
+        self.processes = processes
+        """Of each run."""
+        self.events = EventLog(folder / "events.jsonl")
 
     @property
     def stopped(self) -> bool:
@@ -96,11 +64,11 @@ class Study:
             return
         survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
         for rung, budget in enumerate(rungs(search), start=1):
-            trials: dict[str, tuple[Group, Tried]] = {}
+            trials: dict[str, tuple[Group, Trial]] = {}
             for group in self.plan.groups:
                 for at in survivors[group.number]:
                     name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(rungs(search)) > 1 else "")
-                    trial = Tried(name, rung, at, group.grid[at])
+                    trial = Trial(name, rung, at, group.grid[at])
                     self.tried.setdefault(group.number, []).append(trial)
                     trials[name] = (group, trial)
             recipes = {name: self.plan.trial(group, trial.values, budget) for name, (group, trial) in trials.items()}
@@ -157,21 +125,15 @@ class Study:
             self.edges[group.number] = sentence
             self.events.emit("warning", message=f"{named(group.labels)}: {sentence}")
 
-    def recipe_of(self, state: CellState, more: Values | None = None) -> Recipe:
-        """The recipe of a cell with everything that was found for it, and `more`. Raises Mistakes."""
-        return self.plan.final(
-            state.cell, state.chosen, more if more is not None else state.matched.values if state.matched else {}
-        )
-
     def match(self) -> None:
         """Give every cell its budget, after measuring steps where time is what is matched."""
         budget = self.plan.options.budget
         if budget is None:
             return
-        kept = [axis.name for axis in self.plan.axes if not axis.repeats]
+        names = [axis.name for axis in self.plan.axes if not axis.repeats]
 
         def row_of(cell: Cell) -> tuple[str, ...]:
-            return tuple(cell.labels[name] for name in kept)
+            return tuple(cell.labels[name] for name in names)
 
         rows: dict[tuple[str, ...], list[CellState]] = {}
         for state in self.states:
@@ -186,18 +148,18 @@ class Study:
             return
         for states in rows.values():
             try:
-                found = matched(
+                budget_of_row = match_budget(
                     self.plan,
                     states[0].cell,
                     lambda cell, more: self.recipe_of(self.states[cell.number - 1], more),
                     lambda cell: times.get(row_of(cell)),
                 )
-            except (Unmatched, ConfigIssues) as error:
+            except (UnmatchedBudgetError, ConfigIssues) as error:
                 for state in states:
                     state.status, state.message = "refused", f"its budget cannot be matched: {error}"
                 continue
             for state in states:
-                state.matched = found
+                state.matched = budget_of_row
 
     def _probe(self, rows: Mapping[tuple[str, ...], CellState], steps: int) -> dict[tuple[str, ...], float]:
         """Seconds of a step of each row, measured on its first cell."""
@@ -206,7 +168,7 @@ class Study:
         for name, key in names.items():
             with suppress(ConfigIssues):
                 recipes[name] = self.plan.probe(rows[key].cell, rows[key].chosen, steps)
-        found: dict[tuple[str, ...], float] = {}
+        times: dict[tuple[str, ...], float] = {}
         for name, ended in self._do(
             recipes, {name: {**rows[key].cell.labels, "measured": f"{steps} steps"} for name, key in names.items()}
         ):
@@ -217,8 +179,8 @@ class Study:
                 else None
             )
             if seconds is not None:
-                found[key] = seconds
-        return found
+                times[key] = seconds
+        return times
 
     def run(self) -> None:
         """Run every cell that can run."""
@@ -231,14 +193,14 @@ class Study:
                 state.status, state.message = "refused", str(error)
         for state in self.states:
             if state.status in ("refused", "failed"):
-                self._tell(state.cell.folder, state.status, state.cell.labels, message=state.message)
+                self._emit(state.cell.folder, state.status, state.cell.labels, message=state.message)
         for name, ended in self._do(recipes, {name: state.cell.labels for name, state in waiting.items()}):
             state = waiting[name]
             state.status, state.message, state.seconds = _status(ended), ended.message, ended.seconds
 
     def _do(
         self, recipes: Mapping[str, Recipe], labels: Mapping[str, Mapping[str, str]]
-    ) -> Iterator[tuple[str, Ended]]:
+    ) -> Iterator[tuple[str, RunEnd]]:
         """Do runs by name, yielding each as it ends; what is complete already ends at once."""
         left = []
         for name, recipe in recipes.items():
@@ -246,23 +208,23 @@ class Study:
                 return
             folder = self.folder / name
             try:
-                reused = study_survey.complete(recipe, folder, self.processes)
+                reused = is_complete(recipe, folder, self.processes)
             except Exception:  # the run itself says what is wrong, in full
                 reused = False
             if reused:
-                self._tell(name, "reused", labels[name])
-                yield name, Ended(name, EXIT_DONE, 0.0, reason="reused")
+                self._emit(name, "reused", labels[name])
+                yield name, RunEnd(name, EXIT_DONE, 0.0, reason="reused")
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / "recipe.yaml", recipe.to_yaml())
             left.append((name, folder))
-        for ended in self.workers.do(left, started=lambda name: self._tell(name, "running", labels[name])):
-            self._tell(
+        for ended in self.workers.do(left, started=lambda name: self._emit(name, "running", labels[name])):
+            self._emit(
                 ended.name, _status(ended), labels[ended.name], message=ended.message, seconds=round(ended.seconds, 3)
             )
             yield ended.name, ended
 
-    def _tell(self, name: str, status: str, labels: Mapping[str, str], **more: Any) -> None:
+    def _emit(self, name: str, status: str, labels: Mapping[str, str], **more: Any) -> None:
         self.events.emit(
             "cell",
             cell=name,
@@ -283,7 +245,7 @@ class Study:
         return EXIT_FAILED if failed or bad or nothing else EXIT_DONE
 
 
-def _status(ended: Ended) -> str:
+def _status(ended: RunEnd) -> str:
     if ended.code == EXIT_DONE:
         return "reused" if ended.reason == "reused" else "done"
     if ended.code == EXIT_STOPPED:
@@ -291,7 +253,7 @@ def _status(ended: Ended) -> str:
     return "refused" if ended.code == EXIT_USAGE or ended.reason == REFUSED else "failed"
 
 
-def _kept(count: int, halving: Mapping[str, Any], rung: int) -> int:
+def _kept(count: int, halving: JSONObject, rung: int) -> int:
     """How many of `count` values go on from a rung: n·b/b', rounded up."""
     [budgets] = halving.values()
     return max(1, -int(-count * budgets[rung - 1] // budgets[rung]))
@@ -301,7 +263,7 @@ def run_study(
     plan: StudyRecipe,
     folder: Path,
     parallel: int | None,
-    source: Mapping[str, Any],
+    source: JSONObject,
     stop: StopSignal | None = None,
     workers: Workers | None = None,
 ) -> int:
@@ -314,18 +276,19 @@ def run_study(
     stop = stop or StopSignal()
     try:
         with _opened(folder, plan), stop_on_signals(stop), stop.deferred():
-            asked = plan.recipe.launch.num_processes
+            processes = plan.recipe.launch.num_processes
             study = Study(
-                plan, folder, workers or Workers(slots(parallel, asked), stop), 1 if asked == "auto" else int(asked)
+                plan,
+                folder,
+                workers or Workers(slots(parallel, processes), stop),
+                1 if processes == "auto" else int(processes),
             )
             return _through(study, source)
     except OSError as error:
         raise understood(error) from error
 
 
-def _through(study: Study, source: Mapping[str, Any]) -> int:
-    from pipelines.studies.table import write_results
-
+def _through(study: Study, source: JSONObject) -> int:
     began, events = time.monotonic(), study.events
     manifest = {
         "finery": version("finery"),
@@ -382,26 +345,3 @@ def _opened(folder: Path, plan: StudyRecipe) -> Iterator[None]:
     with lock(folder / ".lock", wait=False):
         write_text(folder / "recipe.yaml", plan.recipe.to_yaml())
         yield
-
-
-def is_study(folder: Path) -> bool:
-    """Whether a folder is a study's."""
-    try:
-        return "matrix" in _yaml(folder / "recipe.yaml")
-    except (OSError, FineryError, TypeError):
-        return False
-
-
-def _yaml(path: Path) -> Any:
-    from pipelines.core.yaml_positions import read_yaml
-
-    return read_yaml(path)[0]
-
-
-def recorded(folder: Path) -> dict[str, Any]:
-    """The manifest of a study, empty when there is none."""
-    try:
-        found: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found

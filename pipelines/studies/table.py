@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelines.core.files import whole_file, write_json, write_text
+from pipelines.core.events import read_events
+from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis
 from pipelines.core.study_options import reference_axis
-from pipelines.evaluation.resampling import Estimate, mean_interval, paired_difference
+from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
 from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
-from pipelines.reports.results import SEED, Result, curve_of, results_of
-from pipelines.studies.budget import UNITS, sentence
+from pipelines.reports.results import SEED, Points, Result, learning_curve, results_of
+from pipelines.studies.state import CellState, StudyState
 
-if TYPE_CHECKING:
-    from pipelines.studies.study import CellState, Study
-
+Blocks = list[tuple[dict[str, str], str, list["StudyRow"]]]
+"""(labels, benchmark, rows) of rows that are read together."""
 MOST_CURVES = 60
 """Points kept of a learning curve."""
 
@@ -40,7 +39,7 @@ class Figure:
     difference: Estimate | None = None
     """From the reference, paired."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         difference = None
         if self.difference is not None:
@@ -60,7 +59,7 @@ class Figure:
 
 
 @dataclass
-class Row:
+class StudyRow:
     """One method on one benchmark."""
 
     labels: dict[str, str]
@@ -82,9 +81,9 @@ class Row:
     """Means over the seeds."""
     is_reference: bool = False
     examples: int = 0
-    curve: list[tuple[int, float]] = field(default_factory=list)
+    curve: Points = field(default_factory=list)
     """(step, mean training loss over the seeds)."""
-    band: list[tuple[int, float, float]] = field(default_factory=list)
+    band: list[tuple[float, float, float]] = field(default_factory=list)
     """(step, least and largest training loss of a seed); empty with one seed."""
     message: str = ""
     """Why cells are missing."""
@@ -111,14 +110,16 @@ class Row:
         if self.is_reference:
             return "reference"
         name = metric or self.main
-        found = self.figures[name].difference if name in self.figures else None
-        if found is None:
+        difference = self.figures[name].difference if name in self.figures else None
+        if difference is None:
             return ""
-        if not found.clear or (name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT):
+        if not difference.clear or (
+            name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT
+        ):
             return "inside the noise"
-        return "better" if (found.value > 0) != smaller_is_better(name) else "worse"
+        return "better" if (difference.value > 0) != smaller_is_better(name) else "worse"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSONObject:
         """As plain data."""
         return {
             "name": self.name,
@@ -149,17 +150,17 @@ def compared_axis(axes: Sequence[Axis], reference: str | None) -> str:
     return axis.name if axis else names[-1] if names else ""
 
 
-def rows_of(study: Study) -> list[Row]:
+def rows_of(study: StudyState) -> list[StudyRow]:
     """Every row, in the order of the matrix; a row without a complete cell says what became of its cells."""
     axes = study.plan.axes
-    kept = [axis.name for axis in axes if not axis.repeats]
+    names = [axis.name for axis in axes if not axis.repeats]
     groups: dict[tuple[str, ...], list[CellState]] = {}
     for state in study.states:
-        groups.setdefault(tuple(state.cell.labels[name] for name in kept), []).append(state)
-    found: dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]] = {}
+        groups.setdefault(tuple(state.cell.labels[name] for name in names), []).append(state)
+    measured: dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]] = {}
     repeats = [axis.name for axis in axes if axis.repeats]
     for key, states in groups.items():
-        by_benchmark = found.setdefault(key, {})
+        by_benchmark = measured.setdefault(key, {})
         for state in states:
             if state.complete:
                 folder = study.folder / state.cell.folder
@@ -169,30 +170,34 @@ def rows_of(study: Study) -> list[Row]:
     reference = study.plan.options.reference
     axis = reference_axis(reference, axes) if reference else None
     compared = compared_axis(axes, reference)
-    rows: list[Row] = []
+    rows: list[StudyRow] = []
     for key, states in groups.items():
-        labels = dict(zip(kept, key, strict=True))
-        for (stage, benchmark), results in (found[key] or {("", ""): {}}).items():
+        labels = dict(zip(names, key, strict=True))
+        for (stage, benchmark), results in (measured[key] or {("", ""): {}}).items():
             row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
             if axis is not None and not row.is_reference and results:
-                other = tuple(str(reference) if name == axis.name else labels[name] for name in kept)
-                held_against(row, results, found.get(other, {}).get((stage, benchmark), {}))
-            curves = [curve_of(study.folder / state.cell.folder, row.model) for state in states if state.complete]
+                other = tuple(str(reference) if name == axis.name else labels[name] for name in names)
+                held_against(row, results, measured.get(other, {}).get((stage, benchmark), {}))
+            complete = [study.folder / state.cell.folder for state in states if state.complete]
+            curves = [learning_curve(read_events(folder / "events.jsonl"), row.model) for folder in complete]
             row.curve, row.band = _mean_curve(curves), _band(curves)
             rows.append(row)
     correct(rows, study.plan.options.correction)
     return rows
 
 
-def correct(rows: Sequence[Row], how: Correction) -> None:
+def correct(rows: Sequence[StudyRow], how: Correction) -> None:
     """Correct the p-values of the main scores for how many rows are held against the reference."""
-    found = [
-        (row, difference.p) for row in rows if row.main and (difference := row.figures[row.main].difference) is not None
-    ]
-    able = [(row, p_value) for row, p_value in found if p_value is not None]
-    for (row, _), p_value in zip(able, corrected([p_value for _, p_value in able], how), strict=True):
+    tested: list[StudyRow] = []
+    p_values: list[float] = []
+    for row in rows:
+        difference = row.figures[row.main].difference if row.main else None
+        if difference is not None and difference.p is not None:
+            tested.append(row)
+            p_values.append(difference.p)
+    for row, p_value in zip(tested, corrected(p_values, how), strict=True):
         row.p_corrected = p_value
 
 
@@ -203,14 +208,14 @@ def row_of(
     results: Mapping[tuple[str, ...], Result],
     states: Sequence[CellState] = (),
     name: str = "",
-) -> Row:
+) -> StudyRow:
     """A row with its figures, of the results that its seeds (or other repeats) have."""
     counts: dict[str, int] = {}
     for state in states:
         counts[state.status] = counts.get(state.status, 0) + 1
     messages = "; ".join(dict.fromkeys(state.message for state in states if state.message))
     chosen = dict(states[0].chosen) if states else {}
-    row = Row(
+    row = StudyRow(
         labels,
         name,
         benchmark=benchmark,
@@ -237,13 +242,12 @@ def row_of(
             (max(around.low, least), min(around.high, most)) if around else None,
         )
     for name in each[0].costs:
-        told = [result.costs[name] for result in each if name in result.costs]
-        row.costs[name] = statistics.fmean(told)
+        row.costs[name] = statistics.fmean(result.costs[name] for result in each if name in result.costs)
     return row
 
 
 def held_against(
-    row: Row, results: Mapping[tuple[str, ...], Result], reference: Mapping[tuple[str, ...], Result]
+    row: StudyRow, results: Mapping[tuple[str, ...], Result], reference: Mapping[tuple[str, ...], Result]
 ) -> None:
     """Put the paired difference from the reference beside each metric."""
     if not reference:
@@ -260,12 +264,12 @@ def held_against(
         row.figures[metric] = Figure(figure.mean, figure.sd, figure.values, figure.interval, difference)
 
 
-def _draws(results: Sequence[Result], metric: str) -> list[Any] | None:
-    found = [result.draws[metric] for result in results if metric in result.draws]
-    return found if len(found) == len(results) else None
+def _draws(results: Sequence[Result], metric: str) -> list[Floats] | None:
+    draws = [result.draws[metric] for result in results if metric in result.draws]
+    return draws if len(draws) == len(results) else None
 
 
-def _mean_curve(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int, float]]:
+def _mean_curve(curves: Sequence[Points]) -> Points:
     """Mean over the seeds at the steps that all of them logged, thinned."""
     curves = [curve for curve in curves if curve]
     if not curves:
@@ -276,7 +280,7 @@ def _mean_curve(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int
     return [(step, statistics.fmean(table[step] for table in tables)) for step in steps[::every]]
 
 
-def _band(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int, float, float]]:
+def _band(curves: Sequence[Points]) -> list[tuple[float, float, float]]:
     """Between what losses the seeds lie, at the steps of the mean."""
     tables = [dict(curve) for curve in curves if curve]
     if len(tables) < 2:
@@ -287,153 +291,32 @@ def _band(curves: Sequence[Sequence[tuple[int, float]]]) -> list[tuple[int, floa
     ]
 
 
-def counted(states: Iterable[CellState]) -> dict[str, int]:
-    """Cells by how far they are; reused ones are done."""
-    counts = dict.fromkeys(("done", "failed", "refused", "stopped", "queued"), 0)
-    for state in states:
-        counts["done" if state.complete else state.status] += 1
-    return counts
-
-
-def write_results(study: Study, code: int, seconds: float) -> None:
-    """`study.json`, `table.csv`, `table.parquet`, `README.md` and `report.html` of a study, complete or not."""
-    from pipelines.studies.overview import overviews
-    from pipelines.studies.page import page
-    from pipelines.studies.readme import blocks, readme
-
-    rows = rows_of(study)
-    data = as_data(study, rows, code, seconds)
-    glances = overviews(blocks(data, rows), data["reference"], data["correction"])
-    data["overviews"] = [each.to_json() for each in glances]
-    write_json(study.folder / "study.json", data, allow_nan=True)
-    _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
-    write_text(study.folder / "README.md", readme(data, rows, glances))
-    write_text(study.folder / "report.html", page(data, rows, glances))
-
-
-def as_data(study: Study, rows: Sequence[Row], code: int, seconds: float) -> dict[str, Any]:
-    """Everything that is known of a study, as plain data: what `study.json` holds."""
-    return {
-        "name": study.plan.recipe.name,
-        "exit_code": code,
-        "seconds": seconds,
-        "reference": study.plan.options.reference,
-        "compared": compared_axis(study.plan.axes, study.plan.options.reference),
-        "axes": [
-            {
-                "name": axis.name,
-                "key": axis.key,
-                "entries": [entry.label for entry in axis.entries],
-                "seeds": axis.repeats,
-            }
-            for axis in study.plan.axes
-        ],
-        "correction": study.plan.options.correction,
-        "comparisons": sum(row.p_corrected is not None for row in rows),
-        "counts": counted(study.states),
-        "cells": [
-            {
-                "cell": state.cell.folder,
-                "labels": dict(state.cell.labels),
-                "status": state.status,
-                "message": state.message,
-                "seconds": round(state.seconds, 3),
-                "chosen": dict(state.chosen),
-            }
-            for state in study.states
-        ],
-        "search": [
-            {
-                "labels": dict(group.labels),
-                "trials": [each.to_json() for each in study.tried.get(group.number, [])],
-                "grid": {path: list(dict.fromkeys(values[path] for values in group.grid)) for path in group.grid[0]}
-                if _plain(group.grid)
-                else {},
-                "edge": study.edges.get(group.number, ""),
-            }
-            for group in study.plan.groups
-        ],
-        "budget": _budget(study),
-        "rows": [row.to_json() for row in rows],
-    }
-
-
-def _plain(grid: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the values of a grid can be told apart by themselves."""
-    return all(isinstance(value, str | int | float | None) for values in grid for value in values.values())
-
-
-def _budget(study: Study) -> dict[str, Any] | None:
-    """What was made equal, if anything was."""
-    budget = study.plan.options.budget
-    if budget is None:
-        return None
-    stage = next((state.matched.stage for state in study.states if state.matched is not None), budget.stage or "")
-    reference = str(budget.reference or study.plan.options.reference)
-    return {
-        "match": budget.match,
-        "unit": UNITS[budget.match],
-        "reference": reference,
-        "stage": stage,
-        "sentence": sentence(budget.match, reference, stage),
-    }
-
-
-def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[Row], study_budget: str = "") -> None:
-    """One line a row and metric."""
-    import pyarrow as pa
-    import pyarrow.csv as csv
-    import pyarrow.parquet as pq
-
-    names = [axis.name for axis in axes if not axis.repeats]
-    lines: list[dict[str, Any]] = []
+def blocks(data: JSONObject, rows: Sequence[StudyRow]) -> Blocks:
+    """Rows that are read together: the same benchmark, and the same entries of all keys but the compared one."""
+    inner = data["compared"]
+    groups: dict[tuple[Any, ...], tuple[dict[str, str], str, list[StudyRow]]] = {}
     for row in rows:
-        common: dict[str, Any] = {name: row.labels[name] for name in names}
-        common |= {"benchmark": row.benchmark or None, "model": row.model or None, "expected": row.expected}
-        common |= {
-            status: row.counts.get(status, 0) + (row.counts.get("reused", 0) if status == "done" else 0)
-            for status in ("done", "failed", "refused")
-        }
-        if study_budget:
-            common |= {
-                "budget_unit": study_budget,
-                "spent": row.budget["spent"] if row.budget else None,
-                "max_steps": row.budget["max_steps"] if row.budget else None,
-            }
-        costs = {
-            name: row.costs.get(name)
-            for name in (
-                "trainable_parameters",
-                "all_parameters",
-                "peak_memory_bytes",
-                "train_runtime",
-                "train_steps",
-                "saved_bytes",
-            )
-        }
-        for metric in row.figures or [None]:
-            figure = row.figures[metric] if metric else None
-            difference = figure.difference if figure else None
-            lines.append(
-                common
-                | {
-                    "metric": metric,
-                    "mean": figure.mean if figure else None,
-                    "sd": figure.sd if figure else None,
-                    "low": figure.interval[0] if figure and figure.interval else None,
-                    "high": figure.interval[1] if figure and figure.interval else None,
-                    "difference": difference.value if difference else None,
-                    "difference_low": difference.low if difference else None,
-                    "difference_high": difference.high if difference else None,
-                    "p": difference.p if difference else None,
-                    "p_corrected": row.p_corrected if metric == row.main else None,
-                    "verdict": row.verdict(metric) if metric else "",
-                    "trainable_share": row.share,
-                    **costs,
-                    "message": row.message or None,
-                }
-            )
-    table = pa.Table.from_pylist(lines)
-    for name, write in (("table.parquet", pq.write_table), ("table.csv", csv.write_csv)):
-        with whole_file(folder / name) as temporary:
-            write(table, temporary)
+        outer = {name: text for name, text in row.labels.items() if name != inner}
+        benchmark = row.benchmark or next(
+            (
+                other.benchmark
+                for other in rows
+                if other.benchmark and {**other.labels, inner: ""} == {**row.labels, inner: ""}
+            ),
+            "",
+        )
+        key = (tuple(outer.values()), row.stage or "", benchmark)
+        groups.setdefault(key, (outer, benchmark, []))[2].append(row)
+    return _joined(list(groups.values()))
+
+
+def _joined(groups: Blocks) -> Blocks:
+    """Rows without a result stand with those that have one."""
+    joined: Blocks = []
+    for labels, benchmark, block in groups:
+        before = next((each for each in joined if (each[0], each[1]) == (labels, benchmark)), None)
+        if before is not None and (not block[0].stage or not before[2][0].stage):
+            before[2].extend(block)
+        else:
+            joined.append((labels, benchmark, list(block)))
+    return joined

@@ -1,8 +1,8 @@
-"""`finery study` and `finery compare`: run every cell of a recipe with a matrix, and show how far they are.
+"""`finery study` and `finery compare`: run every cell of a recipe with a matrix, show how far they are, and the table.
 
 The recipe and all its cells are checked here first. The work is a child process, which starts the cells; what it
-reports is read from the study folder's `events.jsonl`, and the table from its `study.json`. A terminal shows a bar and
-the runs under way, anything else one line an ended run.
+reports is read from the study folder's `events.jsonl`, and the table from its `study.json`. While it works a bar and
+the runs under way are shown on a terminal, one line an ended run anywhere else.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class StudyDisplay(Protocol):
         """Show a sentence."""
 
 
-class Silent:
+class SilentStudy:
     """Shows nothing."""
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> SilentStudy:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -59,7 +59,7 @@ class Silent:
         """Nothing."""
 
 
-class Lines:
+class StudyLines:
     """One line when a run ends."""
 
     def __init__(self, out: TextIO, total: int) -> None:
@@ -67,7 +67,7 @@ class Lines:
         self.total = total
         self.ended = 0
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> StudyLines:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -86,7 +86,7 @@ class Lines:
         print(message, file=self.out, flush=True)
 
 
-class OnTerminal(Lines):
+class StudyBar(StudyLines):
     """A bar that moves below the lines."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -103,7 +103,7 @@ class OnTerminal(Lines):
             redirect_stderr=False,
         )
 
-    def __enter__(self) -> OnTerminal:
+    def __enter__(self) -> StudyBar:
         self._live.start()
         return self
 
@@ -152,15 +152,17 @@ def told(event: Mapping[str, Any]) -> str:
 def choose_display(silent: bool, plan: StudyRecipe) -> StudyDisplay:
     """Live where someone looks at it, lines where they are kept."""
     if silent:
-        return Silent()
+        return SilentStudy()
     total = len(plan.cells) + trials_of(plan) + probes_of(plan)
     if not sys.stderr.isatty():
-        return Lines(sys.stderr, total)
+        return StudyLines(sys.stderr, total)
     from rich.console import Console
 
     console = Console(stderr=True)
     return (
-        OnTerminal(console, total) if console.is_terminal and not console.is_dumb_terminal else Lines(sys.stderr, total)
+        StudyBar(console, total)
+        if console.is_terminal and not console.is_dumb_terminal
+        else StudyLines(sys.stderr, total)
     )
 
 

@@ -1,19 +1,18 @@
 """What came out of a run: scores beside the baselines, where the checkpoint lies, what to try next.
 
-Everything is read from the run folder: `stages/NN-id/metrics.json` and `details.json` of the evaluate stages,
-`publication.json` of the publish stages.
+Everything is read from the run folder by `pipelines.core.results`.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.scores import SMALLER_IS_BETTER, better, is_score
+from pipelines.core.files import read_json
+from pipelines.core.results import BenchmarkScores, published_at, scores_in, stage_folders, strongest
 from service.cli.progress import number
 
 if TYPE_CHECKING:
@@ -39,38 +38,25 @@ BASELINE_NAMES = {
 
 
 @dataclass(frozen=True)
-class Score:
-    """What one model reached on one benchmark."""
-
-    benchmark: str
-    model: str
-    """Id of the stage that trained it."""
-    metrics: dict[str, float]
-    """The first is the one to compare by."""
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals, by metric."""
-    stage: str = ""
-    """The evaluate stage that measured it."""
-
-    @property
-    def main(self) -> str:
-        """Name of the metric to compare by."""
-        return next(iter(self.metrics))
-
-
-@dataclass(frozen=True)
-class Outcome:
+class RunSummary:
     """What a complete run left behind."""
 
-    scores: tuple[Score, ...] = ()
-    baselines: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    """By benchmark, then by baseline: the metrics."""
+    scores: tuple[BenchmarkScores, ...] = ()
     published: tuple[str, ...] = ()
     """Locations of the published checkpoints."""
     models: tuple[Path, ...] = ()
     """Folders of the trained models in the run folder, the last one last."""
     notes: tuple[str, ...] = ()
     """What a reader of the scores should know."""
+
+    @property
+    def baselines(self) -> dict[str, dict[str, dict[str, float]]]:
+        """By benchmark, then by baseline: the metrics; a later evaluate stage replaces those of an earlier one."""
+        baselines: dict[str, dict[str, dict[str, float]]] = {}
+        for score in self.scores:
+            if score.baselines:
+                baselines.setdefault(score.benchmark, {}).update(score.baselines)
+        return baselines
 
     def as_data(self) -> dict[str, Any]:
         """As `--json` tells it."""
@@ -94,84 +80,68 @@ class Outcome:
         }
 
 
-def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> Outcome:
+def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> RunSummary:
     """Read what the stages of a recipe, given as (id, kind), left in a run folder."""
-    scores: list[Score] = []
-    baselines: dict[str, dict[str, dict[str, float]]] = {}
+    scores: list[BenchmarkScores] = []
     published: list[str] = []
     models: list[Path] = []
     notes: list[str] = []
-    for position, (id, kind) in enumerate(stages, start=1):
-        place = folder / "stages" / f"{position:02d}-{id}"
+    for (id, kind), place in zip(stages, stage_folders(folder, [id for id, _ in stages]).values(), strict=True):
         if kind == "evaluate":
-            measured = outcome_of(_read(place / "metrics.json"), _read(place / "details.json"), id)
-            scores += measured.scores
-            notes += measured.notes
-            for benchmark, found in measured.baselines.items():
-                baselines.setdefault(benchmark, {}).update({name: dict(values) for name, values in found.items()})
-        elif kind == "publish" and (location := _read(place / "publication.json").get("location")):
-            published.append(str(location))
+            outcome = outcome_of(read_json(place / "metrics.json"), read_json(place / "details.json"), id)
+            scores += outcome.scores
+            notes += outcome.notes
+        elif kind == "publish" and (location := published_at(place)) is not None:
+            published.append(location)
         elif (place / "model").is_dir():
             models.append(place / "model")
-    return Outcome(tuple(scores), baselines, tuple(published), tuple(models), tuple(notes))
+    return RunSummary(tuple(scores), tuple(published), tuple(models), tuple(notes))
 
 
-def outcome_of(metrics: Mapping[str, Any], details: Mapping[str, Any], stage: str) -> Outcome:
+def outcome_of(metrics: Mapping[str, Any], details: Mapping[str, Any], stage: str) -> RunSummary:
     """What one evaluate stage measured, by the contents of its `metrics.json` and `details.json`."""
-    scores: list[Score] = []
-    baselines: dict[str, dict[str, dict[str, float]]] = {}
-    for benchmark, values in metrics.items():
-        reached = {name: value for name, value in _numbers(values).items() if is_score(name)}
-        if not reached:
-            continue
-        detail = _mapping(details.get(benchmark))
-        scores.append(
-            Score(benchmark, str(detail.get("model") or stage), reached, _intervals(detail.get("intervals")), stage)
-        )
-        for name, found in _mapping(detail.get("baselines")).items():
-            if numbers := _numbers(found):
-                baselines.setdefault(benchmark, {})[name] = numbers
-    missing = _mapping(details.get("glue")).get("missing")
+    missing = (details.get("glue") or {}).get("missing")
     notes = (f"The GLUE score needs nine tasks; not scored: {', '.join(missing)}.",) if missing else ()
-    return Outcome(tuple(scores), baselines, notes=notes)
+    return RunSummary(tuple(scores_in(metrics, details, stage)), notes=notes)
 
 
-def comparisons(outcome: Outcome) -> list[str]:
+def comparisons(outcome: RunSummary) -> list[str]:
     """One sentence a benchmark: does the best model beat the strongest of the guessers?"""
     return [sentence for benchmark in _benchmarks(outcome) if (sentence := compare(outcome, benchmark))]
 
 
-def compare(outcome: Outcome, benchmark: str) -> str:
+def compare(outcome: RunSummary, benchmark: str) -> str:
     """The honest sentence about one benchmark; empty when there is nothing to compare with."""
     scores = [score for score in outcome.scores if score.benchmark == benchmark]
     baselines = outcome.baselines.get(benchmark, {})
     if not scores or not baselines:
         return ""
     metric = scores[0].main
-    rival = max(baselines, key=lambda name: _worth(metric, baselines[name].get(metric, math.nan)))
-    comparable = [score for score in scores if not math.isnan(score.metrics.get(metric, math.nan))]
-    bar = baselines[rival].get(metric, math.nan)
-    if not comparable or math.isnan(bar):
+    rival = strongest(metric, baselines)
+    best = _best(scores, metric)
+    if rival is None or math.isnan(best.metrics.get(metric, math.nan)):
         return ""
-    best = max(comparable, key=lambda score: _worth(metric, score.metrics[metric]))
-    reached = best.metrics[metric]
-    against = f"{metric} {number(reached)} against {number(bar)}"
-    opponent = OPPONENTS.get(rival, rival)
+    name, bar = rival
+    against = f"{metric} {number(best.metrics[metric])} against {number(bar)}"
+    opponent = OPPONENTS.get(name, name)
     whose = f"'{best.model}'"
-    if not better(metric, reached, bar):
-        return f"On {benchmark}, {whose} does not beat {opponent}: {against}."
-    around = best.intervals.get(metric)
-    if around is None:
-        return (
-            f"On {benchmark}, {whose} is ahead of {opponent}: {against}, without an interval to judge the difference "
-            "by."
-        )
-    if around[0] <= bar <= around[1]:
-        return f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: {against}."
-    return f"On {benchmark}, {whose} beats {opponent}: {against}."
+    return {
+        "behind": f"On {benchmark}, {whose} does not beat {opponent}: {against}.",
+        "ahead": f"On {benchmark}, {whose} is ahead of {opponent}: {against}, "
+        "without an interval to judge the difference by.",
+        "within the interval": f"On {benchmark}, {whose} is ahead of {opponent}, but within its 95 % interval: "
+        f"{against}.",
+        "better": f"On {benchmark}, {whose} beats {opponent}: {against}.",
+    }[best.standing(bar)]
 
 
-def show(outcome: Outcome, folder: Path, again: str, console: Console | None = None) -> None:
+def _best(scores: Sequence[BenchmarkScores], metric: str) -> BenchmarkScores:
+    """The model with the best `metric`, the first of equal ones; one without it only where none has it."""
+    found = strongest(metric, {str(at): score.metrics for at, score in enumerate(scores)})
+    return scores[0] if found is None else scores[int(found[0])]
+
+
+def show(outcome: RunSummary, folder: Path, again: str, console: Console | None = None) -> None:
     """Print the summary on stdout."""
     from rich.console import Console
     from rich.padding import Padding
@@ -194,12 +164,11 @@ def show(outcome: Outcome, folder: Path, again: str, console: Console | None = N
     console.print()
     for label, text, note in lines(outcome, folder, again):
         line = Text(f"  {label:<12}", style="bold").append(text, style="not bold")
-        console.print(
-            line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True
-        )  # to be copied whole
+        # to be copied whole
+        console.print(line.append(f"   {note}" if note else "", style="not bold dim"), soft_wrap=True)
 
 
-def _fitting(outcome: Outcome, benchmark: str, console: Console) -> tuple[int, Padding]:
+def _fitting(outcome: RunSummary, benchmark: str, console: Console) -> tuple[int, Padding]:
     """(its width, the table): a row a model, or a row a metric where only that fits, or fits better."""
     from rich.padding import Padding
 
@@ -212,7 +181,7 @@ def _fitting(outcome: Outcome, benchmark: str, console: Console) -> tuple[int, P
     return min(found, key=lambda each: each[0])
 
 
-def scores_table(outcome: Outcome, benchmark: str) -> Table:
+def scores_table(outcome: RunSummary, benchmark: str) -> Table:
     """One row a model, the best one bold, then the baselines."""
     from rich import box
     from rich.table import Table
@@ -225,7 +194,7 @@ def scores_table(outcome: Outcome, benchmark: str) -> Table:
         table.add_column(metric, justify="right", no_wrap=True)
         if any(metric in score.intervals for score in scores):
             table.add_column("95 % interval", no_wrap=True, style="dim")
-    best = max(scores, key=lambda score: _worth(metrics[0], score.metrics.get(metrics[0], math.nan)))
+    best = _best(scores, metrics[0])
     repeated = {score.model for score in scores if sum(score.model == other.model for other in scores) > 1}
     for score in scores:
         name = f"{score.model} ({score.stage})" if score.model in repeated else score.model
@@ -246,7 +215,7 @@ def scores_table(outcome: Outcome, benchmark: str) -> Table:
     return table
 
 
-def metrics_table(outcome: Outcome, benchmark: str) -> Table:
+def metrics_table(outcome: RunSummary, benchmark: str) -> Table:
     """The same turned on its side: one row a metric, the models and baselines beside each other."""
     from rich import box
     from rich.table import Table
@@ -276,7 +245,7 @@ def metrics_table(outcome: Outcome, benchmark: str) -> Table:
     return table
 
 
-def lines(outcome: Outcome, folder: Path, again: str) -> list[tuple[str, str, str]]:
+def lines(outcome: RunSummary, folder: Path, again: str) -> list[tuple[str, str, str]]:
     """Where things lie, and what to type next: label, text, note."""
     told: list[tuple[str, str, str]] = []
     for location in outcome.published:
@@ -291,53 +260,10 @@ def lines(outcome: Outcome, folder: Path, again: str) -> list[tuple[str, str, st
     return [*told, *(("Next" if first == 0 else "", *command) for first, command in enumerate(commands))]
 
 
-def _worth(metric: str, value: float) -> float:
-    """A score as a number that is larger when it is better; what is not a number is worth nothing."""
-    if math.isnan(value):
-        return -math.inf
-    return -value if metric in SMALLER_IS_BETTER else value
-
-
-def _benchmarks(outcome: Outcome) -> list[str]:
+def _benchmarks(outcome: RunSummary) -> list[str]:
     return list(dict.fromkeys(score.benchmark for score in outcome.scores))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _numbers(values: Any) -> dict[str, float]:
-    """What is a number; `"nan"`, as JSON files carry it, included."""
-    found = {}
-    for name, value in _mapping(values).items():
-        try:
-            if not isinstance(value, bool):
-                found[name] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return found
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN: what is not a number is null."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _intervals(values: Any) -> dict[str, tuple[float, float]]:
-    found = {}
-    for name, pair in _mapping(values).items():
-        try:
-            low, high = (float(value) for value in pair)
-        except (TypeError, ValueError):
-            continue
-        if math.isfinite(low) and math.isfinite(high):
-            found[name] = (low, high)
-    return found

@@ -232,12 +232,12 @@ class Shelf(Folder):
 
 from __future__ import annotations
 
-from service.executors.local import Local
+from service.executors.local import LocalExecutor
 from service.executors.protocol import Executor
 from service.settings import Settings
 
 
-class Nice(Local):
+class Nice(LocalExecutor):
     """Runs attempts on this machine."""
 
     name = "nice"
@@ -329,7 +329,7 @@ def outcomes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     suites = sorted({extension.suite for extension in EXTENSIONS.values()})
     report = copy / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suites]
-    command += ["-m", "not long", "-k", " or ".join(name.rpartition("/")[2] for name in EXTENSIONS)]
+    command += ["-m", "not long", "-k", " or ".join(["schema", *(name.rpartition("/")[2] for name in EXTENSIONS)])]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert report.exists(), done.stdout[-3000:] + done.stderr[-3000:]
@@ -339,7 +339,7 @@ def outcomes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
         for name in EXTENSIONS:
             if name in str(case.get("name")):
                 counts[name][parts.pop() if parts else "passed"] += 1
-    print(done.stdout[-6000:])
+    assert done.returncode == 0, done.stdout[-6000:]
     return counts
 
 
@@ -355,4 +355,4 @@ def add_line(registry: Path, table: str, line: str) -> None:
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_a_file_and_a_line_pass_the_contract(name: str, outcomes: dict[str, Counter[str]]) -> None:
     assert outcomes[name]["passed"] >= 3
-    assert not outcomes[name]["failure"] + outcomes[name]["error"]
+    assert outcomes[name].keys() <= {"passed", "skipped"}

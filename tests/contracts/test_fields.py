@@ -204,6 +204,7 @@ def test_an_alias_means_what_it_means_to_the_live_config():
 
 # ---- LoRA -----------------------------------------------------------------------------------------------------------
 
+
 def test_the_keys_of_the_lora_block_are_those_of_pefts_config():
     from peft import LoraConfig
 

@@ -16,7 +16,7 @@ from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
 from pipelines.studies.compare import compare
 from pipelines.studies.study import run_study
-from pipelines.studies.workers import Ended, Slot
+from pipelines.studies.workers import DeviceSlot, RunEnd
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "smoke"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if "\nmatrix:" in path.read_text()]
@@ -26,17 +26,17 @@ class Here:
     """Workers that run in this process, which has torch imported already."""
 
     def __init__(self) -> None:
-        self.slots = [Slot()]
+        self.slots = [DeviceSlot()]
         self.stop = StopSignal()
         self.done: list[str] = []
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None) -> Iterator[Ended]:
+    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None) -> Iterator[RunEnd]:
         for name, folder in runs:
             began = time.monotonic()
             started(name)
             run(load(folder / "recipe.yaml"), folder)
             self.done.append(name)
-            yield Ended(name, 0, time.monotonic() - began)
+            yield RunEnd(name, 0, time.monotonic() - began)
 
 
 class Place:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of
+from pipelines.core.files import JSONObject
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -30,9 +30,8 @@ class Folder:
 
     def __init__(self, to: str, private: bool = True) -> None:
         self.to = to
-        self.path = Path(
-            os.path.realpath(os.path.expanduser(to))
-        )  # a link keeps pointing at what is replaced behind it
+        # a link keeps pointing at what is replaced behind it
+        self.path = Path(os.path.realpath(os.path.expanduser(to)))
 
     @staticmethod
     def claims(to: str) -> bool:
@@ -60,7 +59,7 @@ class Folder:
     def marker(self) -> dict[str, Any] | None:
         """The folder's publication.json."""
         try:
-            return destination.from_bytes((self.path / MARKER).read_bytes())
+            return marker_in((self.path / MARKER).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -70,7 +69,7 @@ class Folder:
         """Reads every file again."""
         return not self._changed(self.path, checksums)
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Copy beside the place, compare, take the name."""
         refusal = self._refusal()
         if refusal:
@@ -83,7 +82,7 @@ class Folder:
             changed = self._changed(incoming, publication["checksums"])
             if changed:
                 raise PublishError(f"'{changed[0]}' did not arrive unchanged in '{incoming.parent}'; check that disk")
-            (incoming / MARKER).write_bytes(destination.to_bytes(publication, complete=True))
+            (incoming / MARKER).write_bytes(marker_bytes(publication, complete=True))
             _sync(incoming)
             _take_the_place(incoming, self.path)
         except OSError as error:

@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.secrets import secret
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.hf_api import RepoFile
 
 Result = TypeVar("Result")
 
@@ -84,7 +88,7 @@ class Hub:
         changed = self._patiently(lambda: self._changed(api, checksums, None), list(checksums), LOOKING)
         return not changed
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Create the repository if needed, commit, read back, commit the marker."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -106,8 +110,10 @@ class Hub:
 
         def commit_files() -> Any:
             # Built anew for every attempt: the client changes these objects while it uploads.
-            operations: list[Any] = [CommitOperationAdd(name, str(folder / name)) for name in publication["checksums"]]
-            operations.append(CommitOperationAdd(MARKER, destination.to_bytes(publication, complete=False)))
+            operations: list[CommitOperationAdd | CommitOperationDelete] = [
+                CommitOperationAdd(name, str(folder / name)) for name in publication["checksums"]
+            ]
+            operations.append(CommitOperationAdd(MARKER, marker_bytes(publication, complete=False)))
             operations += [CommitOperationDelete(name) for name in sorted(stale)]
             return api.create_commit(
                 self.repo_id, operations, commit_message=f"Publish {publication['name']} with Finery"
@@ -120,13 +126,13 @@ class Hub:
             raise PublishError(f"'{changed[0]}' did not arrive unchanged in '{self.repo_id}'; run again")
 
         def commit_marker() -> Any:
-            operation = CommitOperationAdd(MARKER, destination.to_bytes(publication, complete=True))
+            operation = CommitOperationAdd(MARKER, marker_bytes(publication, complete=True))
             return api.create_commit(self.repo_id, [operation], commit_message="All files were read back and compared")
 
         self._patiently(commit_marker)
         return self.location
 
-    def _api(self) -> Any:
+    def _api(self) -> HfApi:
         token = secret("HF_TOKEN")
         if not token:
             raise PublishError(
@@ -137,31 +143,35 @@ class Hub:
 
         return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token, library_name="finery")
 
-    def _names(self, api: Any) -> list[str]:
+    def _names(self, api: HfApi) -> list[str]:
         return [each.rfilename for each in api.model_info(self.repo_id).siblings or ()]
 
-    def _tree(self, api: Any, revision: str | None) -> dict[str, Any]:
+    def _tree(self, api: HfApi, revision: str | None) -> dict[str, RepoFile]:
+        from huggingface_hub.hf_api import RepoFile
+
         entries = api.list_repo_tree(self.repo_id, recursive=True, revision=revision)
-        return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
+        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
-    def _marker(self, api: Any, revision: str | None) -> dict[str, Any] | None:
+    def _marker(self, api: HfApi, revision: str | None) -> dict[str, Any] | None:
         content = self._patiently(lambda: self._download(api, MARKER, revision), b"")
-        return destination.from_bytes(content)
+        return marker_in(content)
 
-    def _download(self, api: Any, name: str, revision: str | None) -> bytes:
+    def _download(self, api: HfApi, name: str, revision: str | None) -> bytes:
         with _no_bars(), TemporaryDirectory() as place:
             path = api.hf_hub_download(self.repo_id, name, revision=revision, local_dir=place)
             return Path(path).read_bytes()
 
-    def _changed(self, api: Any, checksums: Mapping[str, str], revision: str | None) -> list[str]:
+    def _changed(self, api: HfApi, checksums: Mapping[str, str], revision: str | None) -> list[str]:
         tree = self._tree(api, revision)
-        found: dict[str, str | None] = {name: entry.lfs.sha256 for name, entry in tree.items() if entry.lfs is not None}
+        digests: dict[str, str | None] = {
+            name: entry.lfs.sha256 for name, entry in tree.items() if entry.lfs is not None
+        }
         with _no_bars(), TemporaryDirectory() as place:
             for name in checksums:
-                if name in tree and name not in found:
+                if name in tree and name not in digests:
                     path = api.hf_hub_download(self.repo_id, name, revision=revision, local_dir=place)
-                    found[name] = sha256_of(Path(path))
-        return differences(checksums, found)
+                    digests[name] = sha256_of(Path(path))
+        return differences(checksums, digests)
 
     def _patiently(
         self, ask: Callable[[], Result], missing: Result | None = None, waits: tuple[float, ...] | None = None
@@ -235,11 +245,11 @@ def _no_bars() -> Iterator[None]:
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     """The error and what it was raised from: the client wraps a failed upload in a RuntimeError."""
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
@@ -267,9 +277,9 @@ def _is_network(error: BaseException) -> bool:
 def _asked_to_wait(error: BaseException) -> float | None:
     for each in _chain(error):
         headers = getattr(getattr(each, "response", None), "headers", {})
-        asked = str(headers.get("retry-after", ""))
-        if asked.isdigit():
-            return float(asked)
+        seconds = str(headers.get("retry-after", ""))
+        if seconds.isdigit():
+            return float(seconds)
     return None
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pipelines.core.errors import PublishError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
-from pipelines.publishing.destinations import destination
-from pipelines.publishing.destinations.destination import MARKER, differences, sha256_of_stream
+from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of_stream
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 NOT_WRITTEN = {
     "http",
@@ -66,11 +69,13 @@ class Url:
         protocol, _, rest = to.partition("://")
         if protocol == "hf":
             return f"is a Hub URL; write hub:{rest.removeprefix('models/') or 'owner/name'}"
-        known = sorted({name for name in known_implementations if name.isalnum()} - NOT_WRITTEN - {"hf"})
+        protocols = sorted({name for name in known_implementations if name.isalnum()} - NOT_WRITTEN - {"hf"})
         if protocol in NOT_WRITTEN:
-            return f"has the protocol '{protocol}', which cannot be written to. Allowed: {', '.join(known)}"
-        if protocol not in known:
-            return f"has the unknown protocol '{protocol}'.{nearest(protocol, known)} Allowed: {', '.join(known)}"
+            return f"has the protocol '{protocol}', which cannot be written to. Allowed: {', '.join(protocols)}"
+        if protocol not in protocols:
+            return (
+                f"has the unknown protocol '{protocol}'.{nearest(protocol, protocols)} Allowed: {', '.join(protocols)}"
+            )
         if not rest.strip("/"):
             return f"names no folder; write {protocol}://place/name"
         if "@" in urlsplit(to).netloc and ":" in urlsplit(to).netloc.partition("@")[0]:
@@ -96,7 +101,7 @@ class Url:
         with self._opened("read from") as (files, root):
             return not self._changed(files, root, checksums)
 
-    def push(self, folder: Path, publication: Mapping[str, Any]) -> str:
+    def push(self, folder: Path, publication: JSONObject) -> str:
         """Marker (incomplete), files, read back, marker (complete)."""
         with self._opened("written to") as (files, root):
             older = self._marker(files, root)
@@ -106,7 +111,7 @@ class Url:
                     "choose another place, or empty this one"
                 )
             files.makedirs(root, exist_ok=True)
-            files.pipe_file(f"{root}/{MARKER}", destination.to_bytes(publication, complete=False))
+            files.pipe_file(f"{root}/{MARKER}", marker_bytes(publication, complete=False))
             for name in publication["checksums"]:
                 files.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 files.put_file(str(folder / name), f"{root}/{name}")
@@ -116,11 +121,11 @@ class Url:
             for name in (older or {}).get("checksums", {}):
                 if name not in publication["checksums"] and files.exists(f"{root}/{name}"):
                     files.rm_file(f"{root}/{name}")
-            files.pipe_file(f"{root}/{MARKER}", destination.to_bytes(publication, complete=True))
+            files.pipe_file(f"{root}/{MARKER}", marker_bytes(publication, complete=True))
         return self.location
 
     @contextmanager
-    def _opened(self, verb: str) -> Iterator[tuple[Any, str]]:
+    def _opened(self, verb: str) -> Iterator[tuple[AbstractFileSystem, str]]:
         """The file system and the path in it; whatever it raises becomes one sentence."""
         import fsspec
 
@@ -140,26 +145,26 @@ class Url:
             ) from error
 
     @staticmethod
-    def _marker(files: Any, root: str) -> dict[str, Any] | None:
+    def _marker(files: AbstractFileSystem, root: str) -> dict[str, Any] | None:
         try:
-            return destination.from_bytes(files.cat_file(f"{root}/{MARKER}"))
+            return marker_in(files.cat_file(f"{root}/{MARKER}"))
         except FileNotFoundError:
             return None
 
     @staticmethod
-    def _changed(files: Any, root: str, checksums: Mapping[str, str]) -> list[str]:
+    def _changed(files: AbstractFileSystem, root: str, checksums: Mapping[str, str]) -> list[str]:
         files.invalidate_cache()
-        found: dict[str, str | None] = {}
+        digests: dict[str, str | None] = {}
         for name in checksums:
             try:
                 with files.open(f"{root}/{name}", "rb") as stream:
-                    found[name] = sha256_of_stream(stream)
+                    digests[name] = sha256_of_stream(stream)
             except FileNotFoundError:
-                found[name] = None
-        return differences(checksums, found)
+                digests[name] = None
+        return differences(checksums, digests)
 
 
-def _names(files: Any, root: str) -> list[str]:
+def _names(files: AbstractFileSystem, root: str) -> list[str]:
     try:
         return list(files.find(root))
     except FileNotFoundError:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import ModelCard
 
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.publishing.card import card
+from pipelines.core.results import BenchmarkScores, scores_in
+from pipelines.publishing.card import card, evidence
 from pipelines.publishing.destinations.destination import destination_of
-from pipelines.publishing.requirements import Scored
+from pipelines.publishing.usage import load
+
+
+def scores(
+    metrics: Mapping[str, Mapping[str, float]] | None = None, details: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, BenchmarkScores]:
+    """What an evaluate stage left, by benchmark."""
+    return {each.benchmark: each for each in scores_in(metrics or {}, details or {}, "evaluate")}
+
 
 LABELS = ("not_equivalent", "equivalent")
 HARDWARE = {
@@ -35,7 +49,7 @@ stages:
   - {stage: evaluate, benchmarks: [glue/mrpc]}
   - {stage: publish, to: registry/tiny}
 """
-SCORED = Scored(
+SCORED = scores(
     metrics={"glue/mrpc": {"accuracy": 0.7304, "f1": 0.8210}},
     details={
         "glue/mrpc": {
@@ -53,7 +67,7 @@ SCORED = Scored(
 def write(
     tmp_path: Path,
     to: str = "registry/tiny",
-    scored: Scored = SCORED,
+    scored: Mapping[str, BenchmarkScores] = SCORED,
     head: Head | None = None,
     adapter: bool = False,
     own: bool = True,
@@ -114,14 +128,14 @@ def test_the_metadata_is_one_yaml_block_in_the_form_of_the_hubs_specification(tm
 
 def test_what_is_not_on_the_hub_is_not_named_as_a_data_set_of_the_hub(tmp_path):
     data = ModelCard(
-        write(tmp_path, scored=Scored({"builtin/python-docs": {"accuracy": 0.6}}, {"builtin/python-docs": {}}))
+        write(tmp_path, scored=scores({"builtin/python-docs": {"accuracy": 0.6}}, {"builtin/python-docs": {}}))
     ).data
     assert data.datasets is None
     assert data.eval_results[0].dataset_type == "builtin/python-docs"
 
 
 def test_both_splits_of_mnli_are_told_apart(tmp_path):
-    scored = Scored(
+    scored = scores(
         {"glue/mnli": {"accuracy": 0.6, "accuracy_mm": 0.61}},
         {"glue/mnli": {"splits": {"": "validation_matched", "_mm": "validation_mismatched"}}},
     )
@@ -146,14 +160,14 @@ def test_a_guesser_that_is_as_good_is_named(tmp_path):
 
 
 def test_a_score_that_is_not_a_number_is_said_and_kept_out_of_the_metadata(tmp_path):
-    scored = Scored({"glue/cola": {"matthews_correlation": float("nan")}}, {"glue/cola": {}})
+    scored = scores({"glue/cola": {"matthews_correlation": float("nan")}}, {"glue/cola": {}})
     text = write(tmp_path, scored=scored)
     assert "| undefined | – |" in text
     assert ModelCard(text).data.eval_results is None
 
 
 def test_without_scores_the_card_says_so_and_stays_valid(tmp_path):
-    text = write(tmp_path, scored=Scored(), head=Head("masked_lm"))
+    text = write(tmp_path, scored=scores(), head=Head("masked_lm"))
     assert "Nothing was measured" in text
     data = ModelCard(text).data
     assert (data.pipeline_tag, data.eval_results) == ("fill-mask", None)
@@ -230,7 +244,7 @@ def test_labels_and_requirements_are_listed(tmp_path):
     assert "`glue/mrpc.f1 >= 0.8`" in text
 
 
-TEXT = Scored(
+TEXT = scores(
     {
         "builtin/python-docs": {
             "bits_per_byte": 2.5,
@@ -261,8 +275,8 @@ def test_held_out_text_stands_beside_models_of_one_and_two_tokens_and_counts_are
     assert "| builtin/python-docs | perplexity | 1,234.50 | 1,000.00 … 1,500.00 | 1,300.00 | 900.00 |" in text
     assert "| tokens |" not in text
     assert (
-        "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs perplexity (1,234.50, bigram 900.00)."
-        in text
+        "builtin/python-docs bits_per_byte (2.5000, unigram 2.4000, bigram 2.3000), builtin/python-docs "
+        "perplexity (1,234.50, bigram 900.00)." in text
     )
     assert "smaller is better" in text
     results = {result.metric_name: result for result in ModelCard(text).data.eval_results}
@@ -272,7 +286,7 @@ def test_held_out_text_stands_beside_models_of_one_and_two_tokens_and_counts_are
 
 
 def test_written_answers_come_with_the_signatures_of_their_scores(tmp_path):
-    scored = Scored(
+    scored = scores(
         {"multi30k/en-de": {"bleu": 35.123, "chrf": 60.0}},
         {
             "multi30k/en-de": {
@@ -307,7 +321,7 @@ def test_the_prompt_of_a_prefix_model_is_its_prefix(tmp_path, objective, shown):
     )
     recipe = loads(text)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "finery"}))
-    found = card(recipe, recipe.stages[-1], Head("causal_lm"), tmp_path, destination_of("x"), Scored(), {}, PROOF, {})
+    found = card(recipe, recipe.stages[-1], Head("causal_lm"), tmp_path, destination_of("x"), scores(), {}, PROOF, {})
     assert shown in found
     assert "add_special_tokens=False" in found
 
@@ -326,9 +340,139 @@ def test_only_what_was_compared_is_claimed(tmp_path):
             Head("masked_lm"),
             tmp_path,
             destination_of("x"),
-            Scored(),
+            scores(),
             {},
             proof | {"written": written},
             {},
         )
         assert said in " ".join(found.split())
+
+
+CLEAN = {"run": 13, "examples": 100, "exact": 0, "partly": 0, "seen": 0, "clean": {"examples": 100, "scores": {}}}
+
+
+def told(about):
+    return list(evidence(scores({"glue/mrpc": {"accuracy": 0.8}}, {"glue/mrpc": about})))
+
+
+def test_overlap_is_told_with_the_score_of_the_others():
+    found = CLEAN | {
+        "exact": 2,
+        "partly": 9,
+        "seen": 10,
+        "clean": {"examples": 90, "scores": {"accuracy": 0.75}},
+        "unknown": "bert-base",
+    }
+    assert told({"overlap": {"validation": found}}) == [
+        "glue/mrpc, validation: 10 of 100 examples overlap with the training data (2 as a whole, 9 in a run of "
+        "13 words); the 90 others score accuracy 0.75. "
+        "What bert-base was trained on before is not known."
+    ]
+    assert told({"overlap": {"validation": CLEAN}}) == [
+        "glue/mrpc, validation: no example overlaps with the training data, as a whole or in a run of 13 words."
+    ]
+    assert told({"overlap": {"validation": {"unchecked": "gone"}}}) == [
+        "glue/mrpc, validation: overlap with the training data could not be checked."
+    ]
+
+
+def test_calibration_is_told_with_its_temperature():
+    assert told({"calibration": {"validation": {"ece": 0.0534, "temperature": 1.0}}}) == [
+        "glue/mrpc, validation: expected calibration error 0.053 in 15 bins, at temperature 1."
+    ]
+
+
+def test_scores_without_evidence_have_no_sentence():
+    assert told({"model": "mrpc"}) == []
+
+
+ADAPTER = "{name: adapter, kind: parallel, reduction_factor: 4}"
+BLOCKED = "import sys\nfor name in ('pipelines', 'service', 'finery'):\n    sys.modules[name] = None\n"
+ASKED = (
+    "\nimport torch\ninputs = tokenizer('nine trains', return_tensors='pt')\n"
+    "with torch.no_grad():\n    said = model.eval()(**inputs).logits\n"
+    "print(said.double().sum().item(), said.double().abs().max().item())\n"
+)
+
+
+def lines_of_card(folder: Path) -> str:
+    """The block that loads, as a reader copies it."""
+    blocks = [part.split("```")[0] for part in (folder / "README.md").read_text().split("```python\n")[1:]]
+    return next(block for block in blocks if "from_pretrained" in block)
+
+
+def answered(code: str, place: Path) -> list[float]:
+    """What a process of its own prints, isolated from this one's paths."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", "-c", BLOCKED + code + ASKED],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=place,
+        env={"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1"},
+    )
+    return [float(number) for number in done.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "publish"), [("bert", ""), ("finery", ""), ("bert", ", bake: true"), ("finery", ", bake: true")]
+)
+def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
+    pretrained: Any, quick: None, tmp_path: Path, model_type: str, publish: str
+) -> None:
+    made = pretrained(model_type, "masked_lm", tuner=ADAPTER, publish=publish)
+    context = made.context()
+    made.publish.run(context)
+    model = context.open_model(made.recipe.stages[0].objective.head, stage_id="lm", trained_head=True).eval()
+    with torch.no_grad():
+        expected = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
+        with model.disable_adapter():
+            bare = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
+    published = Path(made.publish.to)
+    moved = tmp_path / "elsewhere"
+    published.rename(moved)
+    code = lines_of_card(moved).replace(json.dumps(str(published)), json.dumps(str(moved)))
+    assert ("import finery_bottleneck" in code) == (not publish)
+    found = answered(code, tmp_path)
+    assert found == pytest.approx([expected.sum().item(), expected.abs().max().item()], rel=1e-5)
+    assert found[1] != pytest.approx(bare.abs().max().item(), rel=1e-3)  # the probe sees the adapter
+
+
+@pytest.mark.parametrize(
+    "tuner",
+    [
+        "{name: prefix, num_virtual_tokens: 3}",
+        "{name: prompt, num_virtual_tokens: 3}",
+        "{name: p_tuning, num_virtual_tokens: 3}",
+    ],
+)
+def test_virtual_tokens_load_by_the_lines_of_their_card(
+    pretrained: Any, quick: None, tmp_path: Path, tuner: str
+) -> None:
+    made = pretrained("bert", "masked_lm", tuner=tuner)
+    context = made.context()
+    made.publish.run(context)
+    model = context.open_model(made.recipe.stages[0].objective.head, stage_id="lm", trained_head=True).eval()
+    with torch.no_grad():
+        expected = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
+    found = answered(lines_of_card(Path(made.publish.to)), tmp_path)
+    assert found == pytest.approx([expected.sum().item(), expected.abs().max().item()], rel=1e-5)
+
+
+def test_only_a_method_that_peft_lacks_brings_a_module(tmp_path: Path) -> None:
+    place = destination_of(str(tmp_path / "x"))
+    assert "sys" not in load("AutoModelForMaskedLM", place, tmp_path, adapter=True, own_code=False)
+    (tmp_path / "finery_bottleneck.py").write_text("")
+    lines = load("AutoModelForMaskedLM", place, tmp_path, adapter=True, own_code=False).splitlines()
+    assert (
+        lines.index("import finery_bottleneck  # teaches PEFT the method")
+        == lines.index("sys.path.insert(0, folder)") + 1
+    )
+    assert "sys" not in load("AutoModelForMaskedLM", place, tmp_path, adapter=False, own_code=False)
+
+
+def test_parts_of_a_repository_are_opened_from_a_snapshot(tmp_path: Path) -> None:
+    """`owner/name/base` is no repository."""
+    hub = SimpleNamespace(location="hub:ada/tiny", load_from=lambda: "ada/tiny")
+    assert 'folder = snapshot_download("ada/tiny")' in load("AutoModel", hub, tmp_path, adapter=True, own_code=False)
+    assert 'folder = "ada/tiny"' in load("AutoModel", hub, tmp_path, adapter=False, own_code=False)

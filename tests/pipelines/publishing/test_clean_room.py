@@ -14,7 +14,7 @@ from pipelines.core.errors import PublishError
 from pipelines.publishing import clean_room
 from pipelines.publishing.destinations.destination import checksums_of
 from pipelines.publishing.foreign_code import of_finery
-from pipelines.publishing.verify import Questions, clean_answers
+from pipelines.publishing.verify import ProofInputs, clean_answers
 
 
 def test_it_imports_nothing_of_ours():
@@ -24,6 +24,7 @@ def test_it_imports_nothing_of_ours():
     roots = {module.partition(".")[0] for module in modules}
     assert roots <= {
         "__future__",
+        "collections",
         "hashlib",
         "importlib",
         "json",
@@ -145,7 +146,7 @@ def test_code_that_needs_finery_is_refused(job):
     code.write_text(
         "import pipelines.core.errors\n" + code.read_text().replace("from __future__ import annotations\n", "")
     )
-    group = {"x": Questions(["why"], None, None)}
+    group = {"x": ProofInputs(["why"], None, None)}
     with pytest.raises(PublishError, match=r"cannot be loaded by a process without Finery: .*pipelines"):
         clean_answers(folder, group, "AutoModelForSequenceClassification", False, checksums_of(folder))
 
@@ -156,6 +157,6 @@ def test_a_folder_that_cannot_be_loaded_is_one_sentence(job):
     folder = made.folder / "stages/mrpc/model"
     (folder / "config.json").write_text("{}")
     with pytest.raises(PublishError) as raised:
-        clean_answers(folder, {"x": Questions(["why"], None, None)}, "AutoModelForSequenceClassification", False)
+        clean_answers(folder, {"x": ProofInputs(["why"], None, None)}, "AutoModelForSequenceClassification", False)
     assert raised.value.message.endswith("nothing was published")
     assert "\n" not in raised.value.message

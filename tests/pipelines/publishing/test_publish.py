@@ -16,7 +16,7 @@ from pipelines.core.errors import PublishError, RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.publishing.assemble import USES
+from pipelines.models.heads import HEAD_CLASSES
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
@@ -281,7 +281,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(job, quick, tmp_path, mo
 
 def test_nothing_trained_before_is_a_mistake():
     assert mistakes("  - {stage: publish, to: x}\n") == [
-        "stages.publish: has nothing to publish: no earlier stage trains a model; add a pretrain or supervised stage before it"
+        "stages.publish: has nothing to publish: no earlier stage trains a model; add a pretrain or supervised "
+        "stage before it"
     ]
 
 
@@ -289,7 +290,8 @@ def test_a_reward_model_is_not_published():
     reward = "  - {stage: reward, from: model, datasets: [{path: builtin/python-docs, name: preferences}]}\n"
     found = mistakes(MRPC + reward + "  - {stage: publish, to: x, from: reward}\n")
     assert found == [
-        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it is not published; "
+        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it "
+        "is not published; "
         "use its folder as a reward's checkpoint, or publish another model: mrpc"
     ]
 
@@ -343,7 +345,8 @@ def test_validation_imports_neither_torch_nor_a_client():
     code = (
         "import sys\nfrom pipelines.core.load import loads\n"
         f"loads({HEAD + MRPC + EVALUATE + '  - {stage: publish, to: x}'!r})\n"
-        "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if name in sys.modules])"
+        "print([name for name in ('torch', 'transformers', 'huggingface_hub', 'fsspec', 'jinja2', 'pyarrow') if "
+        "name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
@@ -383,7 +386,7 @@ def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card
     assert record["verification"]["largest_difference_to_this_process"] <= 1e-4
     assert (record["verification"]["texts"], record["verification"]["written"]) == (5, False)
     text = (folder / "README.md").read_text()
-    assert f"pipeline_tag: {USES[context.recipe.stages[0].objective.head.kind].pipeline_tag}" in text
+    assert f"pipeline_tag: {HEAD_CLASSES[context.recipe.stages[0].objective.head.kind].pipeline_tag}" in text
     assert ("trust_remote_code=True" in text) == (model_type == "finery")
     names: dict[str, Any] = {}
     monkeypatch.chdir(folder)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from pipelines.core.errors import PublishError
+from pipelines.core.results import scores_in, scores_of_model
 from pipelines.publishing import verify
-from pipelines.publishing.requirements import Scored, scores_of
-from pipelines.publishing.verify import Proof, Questions, compare, largest_difference, questions_of
+from pipelines.publishing.verify import Proof, ProofInputs, compare, largest_difference, questions_of
 
 LOGITS = np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.4999]], dtype=np.float32)
 
 
 def asked(logits=LOGITS, precision="no", columns=None):
-    return {"glue/mrpc validation": Questions(["a", "b", "c"], None, 8, logits, precision, columns)}
+    return {"glue/mrpc validation": ProofInputs(["a", "b", "c"], None, 8, logits, precision, columns)}
 
 
 def answered(change=0.0, row=0, column=0):
@@ -78,7 +78,7 @@ def test_a_single_output_has_nothing_to_turn():
 
 def test_rows_are_spread_over_benchmarks_and_splits(job, monkeypatch):
     made = job("bert")
-    scored = scores_of("mrpc", ["evaluate"], made.folders())
+    scored = scores_of_model("mrpc", ["evaluate"], made.folders())
     groups, rows = questions_of(scored, "no")
     assert rows == 7
     (group,) = groups.values()
@@ -144,11 +144,9 @@ def test_written_answers_are_asked_again_with_what_was_written(tmp_path):
     pq.write_table(
         pa.table({"benchmark": ["pairs"] * rows, "split": ["test"] * rows, **texts}), tmp_path / "predictions.parquet"
     )
-    scored = Scored(
-        {"pairs": {"bleu": 1.0}, "text": {"bits_per_byte": 2.0}},
-        {"pairs": {"max_length": 9}, "text": {}},
-        dict.fromkeys(("pairs", "text"), tmp_path),
-    )
+    metrics = {"pairs": {"bleu": 1.0}, "text": {"bits_per_byte": 2.0}}
+    stage = scores_in(metrics, {"pairs": {"max_length": 9}, "text": {}}, "evaluate", tmp_path)
+    scored = {each.benchmark: each for each in stage}
     groups, counted = questions_of(scored, "no")
     assert counted == 0  # they have no logits of the evaluation
     assert groups.keys() == {"pairs test"}

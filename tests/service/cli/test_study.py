@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.core.load import load_study
 from service.cli.__main__ import main
-from service.cli.study import Lines, OnTerminal, told, trials_of
+from service.cli.study import StudyBar, StudyLines, told, trials_of
 
 STUDY = """\
 name: fake
@@ -224,7 +224,7 @@ def test_a_line_tells_how_a_run_ended():
 
 def test_lines_count_what_ended_and_say_nothing_of_what_runs():
     out = io.StringIO()
-    lines = Lines(out, 3)
+    lines = StudyLines(out, 3)
     lines.apply(CELL | {"status": "running"})
     lines.apply(CELL | {"status": "done", "seconds": 1.0})
     lines.apply({"event": "metric"})
@@ -235,7 +235,7 @@ def test_a_terminal_shows_what_runs_below_the_bar():
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    display = OnTerminal(console, 3)
+    display = StudyBar(console, 3)
     display.apply(CELL | {"status": "running"})
     with console.capture() as captured:
         console.print(display._render())

@@ -1,19 +1,25 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from pipelines.core.results import BenchmarkScores
 from service.cli.progress import number
-from service.cli.summary import Outcome, Score, collect, compare, lines, show
+from service.cli.summary import RunSummary, collect, compare, lines, show
 
-NAIVE = {"glue/mrpc": {"majority": {"accuracy": 0.684, "f1": 0.812}, "naive_bayes": {"accuracy": 0.7, "f1": 0.8}}}
+BASELINES = {"majority": {"accuracy": 0.684, "f1": 0.812}, "naive_bayes": {"accuracy": 0.7, "f1": 0.8}}
 
 
 def score(accuracy, low=None, model="mrpc", benchmark="glue/mrpc", stage="evaluate"):
     intervals = {} if low is None else {"accuracy": (low, round(2 * accuracy - low, 6))}
-    return Score(benchmark, model, {"accuracy": accuracy, "f1": 0.5}, intervals, stage)
+    return BenchmarkScores(benchmark, stage, model, {"accuracy": accuracy, "f1": 0.5}, intervals)
+
+
+def outcome_with(baselines, *scores):
+    return RunSummary(tuple(replace(each, baselines=baselines) for each in scores))
 
 
 def write(folder, **files):
@@ -41,26 +47,26 @@ def printed(outcome, folder, width=100):
     ],
 )
 def test_the_sentence_is_honest(reached, low, said):
-    sentence = compare(Outcome((score(reached, low),), NAIVE), "glue/mrpc")
+    sentence = compare(outcome_with(BASELINES, score(reached, low)), "glue/mrpc")
     assert said in sentence
     assert bool(said) == bool(sentence)
 
 
 def test_the_best_model_is_compared_by_the_first_metric():
-    outcome = Outcome(
-        (score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"), score(math.nan, None, "broken")), NAIVE
+    outcome = outcome_with(
+        BASELINES, score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"), score(math.nan, None, "broken")
     )
     assert "'pretrained' beats" in compare(outcome, "glue/mrpc")
 
 
 def test_without_naive_bayes_the_majority_class_is_the_rival():
-    outcome = Outcome((score(0.8, 0.75),), {"glue/mrpc": {"majority": {"accuracy": 0.684}}})
+    outcome = outcome_with({"majority": {"accuracy": 0.684}}, score(0.8, 0.75))
     assert "beats the majority class" in compare(outcome, "glue/mrpc")
 
 
 def test_without_baselines_nothing_is_claimed():
-    assert compare(Outcome((score(0.8, 0.75),)), "glue/mrpc") == ""
-    assert compare(Outcome((score(0.8, 0.75),), {"glue/mrpc": {"naive_bayes": {"pearson": 0.1}}}), "glue/mrpc") == ""
+    assert compare(RunSummary((score(0.8, 0.75),)), "glue/mrpc") == ""
+    assert compare(outcome_with({"naive_bayes": {"pearson": 0.1}}, score(0.8, 0.75)), "glue/mrpc") == ""
 
 
 def test_everything_is_read_from_the_run_folder(tmp_path):
@@ -70,15 +76,18 @@ def test_everything_is_read_from_the_run_folder(tmp_path):
     write(
         tmp_path / "stages/03-evaluate",
         metrics={"glue/mrpc": {"accuracy": 0.8, "f1": 0.5}},
-        details={
-            "glue/mrpc": {"model": "mrpc", "intervals": {"accuracy": [0.76, 0.84]}, "baselines": NAIVE["glue/mrpc"]}
-        },
+        details={"glue/mrpc": {"model": "mrpc", "intervals": {"accuracy": [0.76, 0.84]}, "baselines": BASELINES}},
     )
     write(tmp_path / "stages/04-publish", publication={"location": "/models/x"})
     write(tmp_path / "stages/03-old", metrics={"glue/rte": {"accuracy": 1.0}})  # of an earlier recipe: not ours to tell
     outcome = collect(tmp_path, stages)
-    assert outcome.scores == (score(0.8, 0.76),)
-    assert outcome.baselines == NAIVE
+    [only] = outcome.scores
+    assert (only.model, only.metrics, only.intervals) == (
+        "mrpc",
+        {"accuracy": 0.8, "f1": 0.5},
+        {"accuracy": (0.76, 0.84)},
+    )
+    assert outcome.baselines == {"glue/mrpc": BASELINES}
     assert outcome.published == ("/models/x",)
     assert [model.parent.name for model in outcome.models] == ["01-pretrain", "02-mrpc"]
 
@@ -93,7 +102,7 @@ def test_files_that_cannot_be_read_give_no_scores_and_no_error(tmp_path, broken)
 
 
 def test_one_row_a_model_then_the_baselines():
-    outcome = Outcome((score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained")), NAIVE)
+    outcome = outcome_with(BASELINES, score(0.6, 0.5, "scratch"), score(0.8, 0.75, "pretrained"))
     rows = [line.split() for line in printed(outcome, "runs/x").splitlines() if line.strip()]
     assert rows[0] == ["glue/mrpc", "accuracy", "95", "%", "interval", "f1"]
     assert rows[2] == ["scratch", "0.600", "0.500", "–", "0.700", "0.500"]
@@ -103,33 +112,33 @@ def test_one_row_a_model_then_the_baselines():
 
 
 def test_a_narrow_terminal_cuts_no_number(tmp_path):
-    text = printed(Outcome((score(0.8125, 0.7625),), NAIVE), tmp_path, width=30)
+    text = printed(outcome_with(BASELINES, score(0.8125, 0.7625)), tmp_path, width=30)
     assert "…" not in text
     assert any("mrpc" in line and "0.812" in line and "0.762 – 0.863" in line for line in text.splitlines()), text
     assert not any(line != line.rstrip() and not line.strip() for line in text.splitlines())
 
 
 def test_one_model_measured_twice_is_told_apart_by_the_stage():
-    text = printed(Outcome((score(0.6, stage="before"), score(0.8, stage="after"))), "runs/x")
+    text = printed(RunSummary((score(0.6, stage="before"), score(0.8, stage="after"))), "runs/x")
     assert "mrpc (before)" in text
     assert "mrpc (after)" in text
 
 
 def test_paths_and_commands_are_not_broken_into_lines(tmp_path):
     long = f"/models/{'long-' * 30}name"
-    assert any(long in line for line in printed(Outcome(published=(long,)), tmp_path, width=60).splitlines())
+    assert any(long in line for line in printed(RunSummary(published=(long,)), tmp_path, width=60).splitlines())
 
 
 def test_what_to_type_next_names_the_model_card_only_where_there_is_one(tmp_path):
-    without = lines(Outcome(published=("s3://bucket/x",)), tmp_path, "finery run r.yaml")
+    without = lines(RunSummary(published=("s3://bucket/x",)), tmp_path, "finery run r.yaml")
     assert not any("less" in text for _, text, _ in without)
     (tmp_path / "README.md").touch()
-    there = lines(Outcome(published=(str(tmp_path),)), tmp_path, "finery run r.yaml")
+    there = lines(RunSummary(published=(str(tmp_path),)), tmp_path, "finery run r.yaml")
     assert ("Next", f"less {tmp_path}/README.md") in [(label, text) for label, text, _ in there]
 
 
 def test_a_score_that_is_no_number_is_null_in_json():
-    data = Outcome((score(math.nan),)).as_data()
+    data = RunSummary((score(math.nan),)).as_data()
     assert json.loads(json.dumps(data, allow_nan=False))["scores"][0]["metrics"]["accuracy"] is None
 
 
@@ -157,13 +166,12 @@ def test_fewer_bits_are_better_and_counts_are_no_scores(tmp_path):
 
 def test_many_metrics_stand_below_each_other_where_they_do_not_fit_beside(tmp_path):
     metrics = {f"metric_{n}": n / 16 for n in range(9)}
-    many = Score(
-        "policy", "ppo", metrics, {name: (value - 0.0625, value + 0.0625) for name, value in metrics.items()}, "ppo"
-    )
-    lines = printed(Outcome((many,)), tmp_path, width=80).splitlines()
+    intervals = {name: (value - 0.0625, value + 0.0625) for name, value in metrics.items()}
+    many = BenchmarkScores("policy", "ppo", "ppo", metrics, intervals)
+    lines = printed(RunSummary((many,)), tmp_path, width=80).splitlines()
     assert [line.split()[:2] for line in lines if "metric_" in line] == [
         [name, number(value)] for name, value in metrics.items()
     ]
     assert any("0.438 – 0.562" in line for line in lines if "metric_8" in line)
-    wide = printed(Outcome((many,)), tmp_path, width=400).splitlines()
+    wide = printed(RunSummary((many,)), tmp_path, width=400).splitlines()
     assert sum("metric_" in line for line in wide) == 1

@@ -13,7 +13,7 @@ import pytest
 from pipelines.core.errors import ModelError, PublishError
 from pipelines.core.interfaces import Head
 from pipelines.publishing import clean_room, foreign_code
-from pipelines.publishing.verify import Questions, clean_answers
+from pipelines.publishing.verify import ProofInputs, clean_answers
 from tests.pipelines.publishing.conftest import LABELS, Job, make_model, make_tokenizer, recipe_text, write_evaluation
 
 HEAD = Head("sequence_classification", LABELS)
@@ -210,7 +210,7 @@ def copy(assembled: Path, tmp_path: Path) -> Path:
 
 
 def ask(folder: Path) -> dict[str, Any]:
-    return clean_answers(folder, {"x": Questions(["why"], None, 8)}, AUTO_CLASS, False, foreign_code.of_finery())
+    return clean_answers(folder, {"x": ProofInputs(["why"], None, 8)}, AUTO_CLASS, False, foreign_code.of_finery())
 
 
 def test_the_untouched_folder_is_loaded_by_the_clean_process(copy, marker):

@@ -234,7 +234,6 @@ def test_memory_is_weights_gradients_and_two_adam_moments():
         learnt={"model.layers.0.attention.query": 100},
     )
     assert (two.weights, two.gradients, two.optimizer) == (4 * (total + 10), 800, 0)
-    assert one.to_json()["peak"] == one.peak
 
 
 def test_gradients_of_earlier_batches_stand_beside_activations():

@@ -1,0 +1,44 @@
+"""HTML pages that need no other file: the one template environment, and quantities as people read them."""
+
+from __future__ import annotations
+
+
+def render(package: str, template: str, **values: object) -> str:
+    """A template of `package` (its `templates` folder) as HTML; every page may include `page.css`."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(__package__)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
+
+
+def count(number: float | None) -> str:
+    """`1.2 M`."""
+    if number is None:
+        return ""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def size(number: float | None) -> str:
+    """`3.2 MB`, powers of ten."""
+    if number is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def seconds(number: float | None) -> str:
+    """`42 s`, `3.1 min`."""
+    if number is None:
+        return ""
+    return f"{number:.3g} s" if number < 90 else f"{number / 60:.1f} min" if number < 5400 else f"{number / 3600:.1f} h"

@@ -1,0 +1,237 @@
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.core.errors import Busy
+from pipelines.core.events import read_events
+from pipelines.core.files import lock, read_json
+from pipelines.core.load import load_study
+from pipelines.studies.study import run_study
+from pipelines.studies.workers import RunEnd
+from tests.pipelines.studies.written_runs import RECIPE, PretendWorkers, right, survey  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("survey")
+RATES = {"full": {2e-5: 0.6, 5e-5: 0.8, 1e-4: 0.7}, "lora": {1e-4: 0.5, 1e-3: 0.6, 1e-2: 0.9}}
+"""What each learning rate scores on the rows set aside."""
+
+
+def outcome(recipe, name):
+    """full answers 80 % rightly, lora 70 %; the score on the rows set aside is told by RATES."""
+    stage = recipe.stages[0]
+    rate = stage.arguments.learning_rate
+    return (0.8 if stage.tuner.name == "full" else 0.7), RATES[stage.tuner.name][rate]
+
+
+@pytest.fixture
+def go(tmp_path):
+    def run(text=RECIPE, workers=None, overrides=(), expected=0):
+        path = tmp_path / "study.yaml"
+        path.write_text(text)
+        workers = workers or PretendWorkers(outcome)
+        code = run_study(
+            load_study(path, overrides),
+            tmp_path / "runs" / "methods",
+            None,
+            {"recipe": str(path)},
+            workers.stop,
+            workers,
+        )
+        assert code == expected
+        return workers, tmp_path / "runs" / "methods"
+
+    return run
+
+
+def data(folder):
+    return json.loads((folder / "study.json").read_text())
+
+
+def test_each_method_gets_the_rate_that_scored_best_on_the_rows_set_aside(go):
+    workers, folder = go()
+    assert workers.done[:6] == [
+        "search/01-01",
+        "search/01-02",
+        "search/01-03",
+        "search/02-01",
+        "search/02-02",
+        "search/02-03",
+    ]
+    assert workers.done[6:] == [f"cells/0{number}" for number in range(1, 7)]
+    chosen = {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]}
+    assert chosen == {"full": [5e-5], "lora": [1e-2]}
+    trials = data(folder)["search"][0]["trials"]
+    assert [(each["score"], each["chosen"]) for each in trials] == [(0.6, False), (0.8, True), (0.7, False)]
+    warnings = [event["message"] for event in read_events(folder / "events.jsonl") if event["event"] == "warning"]
+    assert warnings == ["method lora: learning_rate 0.01 is the largest that was tried, so a wider grid may do better"]
+
+
+def test_the_table_has_means_over_seeds_and_the_paired_difference(go):
+    _, folder = go()
+    full, lora = data(folder)["rows"]
+    assert (full["name"], lora["name"], full["verdict"], lora["verdict"]) == ("full", "lora", "reference", "worse")
+    assert (lora["benchmark"], lora["stage"], lora["model"]) == ("glue/mrpc", "evaluate", "mrpc")
+    assert lora["metrics"]["accuracy"]["mean"] == pytest.approx(0.7)
+    assert lora["metrics"]["accuracy"]["sd"] == pytest.approx(0.0, abs=1e-12)
+    difference = lora["metrics"]["accuracy"]["difference"]
+    assert difference["value"] == pytest.approx(-0.1)
+    # by hand: the mean over three seeds of paired differences of the same examples
+    paired = np.mean([right(0.7, seed).astype(float) - right(0.8, seed) for seed in (1, 2, 3)], axis=0)
+    half = 1.96 * paired.std(ddof=1) / np.sqrt(len(paired))
+    assert difference["interval"] == pytest.approx([-0.1 - half, -0.1 + half], abs=0.006)
+    assert lora["costs"] == {
+        "trainable_parameters": 100,
+        "all_parameters": 10_000,
+        "peak_memory_bytes": 5e8,
+        "train_runtime": 2.0,
+        "saved_bytes": 400,
+    }
+    assert lora["trainable_share"] == 0.01
+
+
+def test_every_file_of_the_report_is_written(go):
+    _, folder = go()
+    with open(folder / "table.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["metric"]) for row in rows] == [
+        ("full", "accuracy"),
+        ("full", "f1"),
+        ("lora", "accuracy"),
+        ("lora", "f1"),
+    ]
+    assert float(rows[2]["difference"]) == pytest.approx(-0.1)
+    assert pq.read_table(folder / "table.parquet").num_rows == 4
+    readme = (folder / "README.md").read_text()
+    assert "6 of 6 cells are done." in readme
+    assert "## glue/mrpc" in readme
+    assert "| lora | 3 | 0.700 ± 0.000 |" in readme
+    assert "lora: worse than full, accuracy -0.100" in readme
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 5  # scores, weights, disk, curves, search: memory and time are the same for both
+    assert "http" not in page.replace("http-equiv", "")
+    assert read_json(folder / "manifest.json")["exit_code"] == 0
+
+
+def test_a_second_run_does_nothing_again(go):
+    go()
+    workers, folder = go(workers=PretendWorkers(lambda recipe, name: pytest.fail(f"{name} was done again")))
+    assert workers.done == []
+    assert {cell["status"] for cell in data(folder)["cells"]} == {"reused"}
+    assert data(folder)["counts"]["done"] == 6
+
+
+def test_a_stopped_study_ends_with_75_and_continues_where_it_stopped(go):
+    first, folder = go(workers=PretendWorkers(outcome, stop_after=8), expected=75)
+    assert data(folder)["counts"] == {"done": 2, "failed": 0, "refused": 0, "stopped": 0, "queued": 4}
+    assert [event["event"] for event in read_events(folder / "events.jsonl")][-1] == "stopped"
+    assert "2 of 6 cells are done; 4 missing." in (folder / "README.md").read_text()
+    second, _ = go()
+    assert second.done == ["cells/03", "cells/04", "cells/05", "cells/06"]
+    assert first.done[6:] + second.done == [f"cells/0{number}" for number in range(1, 7)]
+
+
+def test_a_study_stopped_during_its_search_has_a_table_too(go):
+    _, folder = go(workers=PretendWorkers(outcome, stop_after=2), expected=75)
+    assert data(folder)["counts"]["queued"] == 6
+    assert [row["metric"] for row in data(folder)["rows"]] == [None, None]
+
+
+def test_the_other_cells_finish_when_one_fails(go):
+    def failing(recipe, name):
+        return (
+            RunEnd(name, 1, 1.0, "stage 'mrpc': memory ran out", "out_of_memory")
+            if name == "cells/02"
+            else outcome(recipe, name)
+        )
+
+    workers, folder = go(workers=PretendWorkers(failing), expected=1)
+    assert len(workers.done) == 12
+    assert data(folder)["counts"] == {"done": 5, "failed": 1, "refused": 0, "stopped": 0, "queued": 0}
+    assert "method full, seed 2 (cells/02): failed: stage 'mrpc': memory ran out" in (folder / "README.md").read_text()
+    full, lora = data(folder)["rows"]
+    assert len(full["metrics"]["accuracy"]["values"]) == 2
+    assert lora["metrics"]["accuracy"]["difference"] is not None  # two seeds against three, as unpaired seeds
+
+
+def test_a_cell_that_its_model_refuses_is_no_failure(go):
+    def refusing(recipe, name):
+        lora = recipe.stages[0].tuner.name == "lora"
+        return (
+            RunEnd(name, 1, 1.0, "the tuner lora cannot serve this model", "misfit") if lora else outcome(recipe, name)
+        )
+
+    workers, folder = go(workers=PretendWorkers(refusing))
+    assert data(folder)["counts"] == {"done": 3, "failed": 0, "refused": 3, "stopped": 0, "queued": 0}
+    assert "refused: the tuner lora cannot serve this model" in (folder / "README.md").read_text()
+    assert "cells/04" not in workers.done  # its trials said so already
+
+
+def test_a_rate_that_diverges_only_loses(go):
+    def diverging(recipe, name):
+        found = outcome(recipe, name)
+        return RunEnd(name, 1, 1.0, "the loss is nan", "diverged") if found[1] == 0.9 else found
+
+    _, folder = go(workers=PretendWorkers(diverging))
+    assert {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]}["lora"] == [1e-3]
+    assert data(folder)["search"][1]["trials"][2]["message"] == "the loss is nan"
+
+
+def test_a_method_with_a_broken_trial_is_not_compared_unfairly(go):
+    def breaking(recipe, name):
+        return (
+            RunEnd(name, 1, 1.0, "the disk is full", "disk_full") if name == "search/02-01" else outcome(recipe, name)
+        )
+
+    _, folder = go(workers=PretendWorkers(breaking), expected=1)
+    assert [cell["status"] for cell in data(folder)["cells"]] == ["done"] * 3 + ["failed"] * 3
+    assert "a trial of its search failed: the disk is full" in (folder / "README.md").read_text()
+
+
+def test_halving_tries_the_best_again_with_more(go):
+    text = RECIPE.replace(
+        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",
+        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: "
+        "{stages.mrpc.arguments.max_steps: [10, 20]}}",
+    )
+    steps = {}
+
+    def seen(recipe, name):
+        steps[name] = recipe.stages[0].arguments.given().get("max_steps")
+        return outcome(recipe, name)
+
+    _, folder = go(text, PretendWorkers(seen))
+    # 3 rates with 10 steps; ceil(3 * 10 / 20) = 2 of them again with 20
+    assert {name: count for name, count in steps.items() if name.startswith("search")} == {
+        "search/01-01-1": 10,
+        "search/01-02-1": 10,
+        "search/01-03-1": 10,
+        "search/02-01-1": 10,
+        "search/02-02-1": 10,
+        "search/02-03-1": 10,
+        "search/01-02-2": 20,
+        "search/01-03-2": 20,
+        "search/02-02-2": 20,
+        "search/02-03-2": 20,
+    }
+    assert {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]} == {
+        "full": [5e-5],
+        "lora": [1e-2],
+    }
+
+
+def test_two_writers_are_kept_apart(go, tmp_path):
+    folder = tmp_path / "runs" / "methods"
+    folder.mkdir(parents=True)
+    with lock(folder / ".lock"), pytest.raises(Busy):
+        go()
+
+
+def test_refused_cells_of_the_recipe_check_are_shown(go):
+    text = RECIPE.replace("stages.mrpc.seed: [1, 2, 3]", "stages.mrpc.max_length: [64, 9999]").replace(
+        "study:", "study:\n  # one search for all"
+    )
+    _, folder = go(text)
+    assert data(folder)["counts"] == {"done": 2, "failed": 0, "refused": 2, "stopped": 0, "queued": 0}
+    assert any("max_position_embeddings" in cell["message"] for cell in data(folder)["cells"])

@@ -1,0 +1,204 @@
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from pipelines.core.load import loads
+from pipelines.core.signals import StopSignal
+from pipelines.runs.run import run
+from pipelines.studies import workers
+from pipelines.studies import workers as study_workers
+from pipelines.studies.workers import DeviceSlot, Workers, slots
+
+SCRIPT = """
+import json, os, signal, sys, time
+from pathlib import Path
+folder = Path(sys.argv[2])
+wish = (folder / "wish").read_text()
+stop = []
+signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+(folder / "seen").write_text(json.dumps({"began": time.time(), **{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "FINERY_PARENT_PID")}}))
+def event(**fields):
+    with open(folder / "events.jsonl", "a") as file:
+        file.write(json.dumps({"id": 7, "time": "x", **fields}) + "\\n")
+if wish == "done":
+    time.sleep(0.3)
+elif wish == "fail":
+    event(event="failed", message="stage 'a': no such column", reason="data_error")
+    sys.exit(1)
+elif wish == "refuse":
+    print("noise")
+    print("finery: the recipe is wrong", file=sys.stderr)
+    sys.exit(2)
+elif wish == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif wish == "wait":
+    while not stop:
+        time.sleep(0.01)
+    event(event="stopped", message="stopped at step 3", reason="stopped")
+    sys.exit(75)
+(folder / "ended").write_text(str(time.time()))
+"""
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    script = tmp_path / "pretend.py"
+    script.write_text(SCRIPT)
+    monkeypatch.setattr(study_workers, "PIPELINES", (sys.executable, str(script)))
+
+    def make(*wishes):
+        made = []
+        for number, wish in enumerate(wishes):
+            folder = tmp_path / f"{number}"
+            folder.mkdir()
+            (folder / "wish").write_text(wish)
+            made.append((str(number), folder))
+        return made
+
+    return make
+
+
+def seen(folder):
+    import json
+
+    return json.loads((folder / "seen").read_text())
+
+
+def test_each_end_is_told_with_its_reason(runs):
+    ended = {
+        each.name: each for each in Workers([DeviceSlot()], StopSignal()).do(runs("done", "fail", "refuse", "die"))
+    }
+    assert [ended[name].code for name in "0123"] == [0, 1, 2, -signal.SIGKILL]
+    assert (ended["1"].message, ended["1"].reason) == ("stage 'a': no such column", "data_error")
+    assert ended["2"].message == "the recipe is wrong"
+    assert "killed by SIGKILL; the likely cause" in ended["3"].message
+
+
+def test_one_slot_does_one_run_at_a_time_and_two_do_two(runs):
+    made = runs("done", "done")
+    list(Workers([DeviceSlot()], StopSignal()).do(made))
+    first, second = (folder for _, folder in made)
+    assert seen(second)["began"] >= float((first / "ended").read_text())
+    list(Workers([DeviceSlot(), DeviceSlot()], StopSignal()).do(made))
+    assert seen(second)["began"] < float((first / "ended").read_text())
+
+
+def test_a_run_sees_its_devices_and_its_parent(runs):
+    made = runs("done", "done")
+    list(Workers([DeviceSlot(("0",)), DeviceSlot(("2", "3"))], StopSignal()).do(made))
+    assert {seen(folder)["CUDA_VISIBLE_DEVICES"] for _, folder in made} == {"0", "2,3"}
+    assert {seen(folder)["FINERY_PARENT_PID"] for _, folder in made} == {str(os.getpid())}
+
+
+def test_a_stop_reaches_every_run_once_and_no_other_starts(runs):
+    made, stop = runs("wait", "wait", "done"), StopSignal()
+    began = []
+
+    def ask():
+        while not all((folder / "seen").exists() for _, folder in made[:2]):
+            time.sleep(0.01)
+        stop.requested = True
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    ended = list(Workers([DeviceSlot(), DeviceSlot()], stop).do(made, started=began.append))
+    asking.join()
+    assert began == ["0", "1"]
+    assert [(each.code, each.message) for each in ended] == [(75, "stopped at step 3")] * 2
+    assert not (made[2][1] / "seen").exists()
+
+
+def test_a_run_waits_for_a_folder_that_is_still_written(runs):
+    made = runs("done")
+    free = []
+    with open(made[0][1] / ".lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.4, lambda: (free.append(time.time()), fcntl.flock(file, fcntl.LOCK_UN))).start()
+        list(Workers([DeviceSlot()], StopSignal()).do(made))
+    assert seen(made[0][1])["began"] >= free[0]
+
+
+def test_an_error_of_the_reader_leaves_no_run_behind(runs):
+    made = runs("wait", "wait")
+    workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal())
+
+    def broken(name):
+        if name == "1":
+            while not (made[0][1] / "seen").exists():
+                time.sleep(0.01)
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(workers.do(made, started=broken))
+    assert workers.running == []
+
+
+def test_on_a_cpu_there_is_one_slot_or_as_many_as_asked(monkeypatch):
+    monkeypatch.setattr(study_workers, "_gpus", list)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert slots(None, "auto") == [DeviceSlot()]
+    two = slots(2, "auto")
+    assert len(two) == 2
+    assert two[0].threads == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "processes", "expected"),
+    [
+        (4, None, "auto", [("0",), ("1",), ("2",), ("3",)]),
+        (4, 2, "auto", [("0",), ("1",)]),
+        (4, None, 2, [("0", "1"), ("2", "3")]),
+        (3, None, 2, [("0", "1")]),
+        (2, None, 4, [("0", "1")]),
+    ],
+)
+def test_each_run_gets_its_own_gpus(monkeypatch, gpus, parallel, processes, expected):
+    monkeypatch.setattr(study_workers, "_gpus", lambda: [str(number) for number in range(gpus)])
+    assert [slot.devices for slot in slots(parallel, processes)] == expected
+
+
+RECIPE = """\
+name: small
+model: {architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}}
+tokenizer: {train: wordpiece, vocab_size: 300}
+stages:
+  - {stage: supervised, task: builtin/python-docs, max_length: 16, max_train_samples: 16, arguments: {max_steps: 1}}
+"""
+
+
+@pytest.fixture
+def done(tmp_path):
+    recipe = loads(RECIPE)
+    return recipe, run(recipe, tmp_path / "small")
+
+
+def test_a_finished_run_is_complete_until_something_of_it_changes(done, monkeypatch):
+    recipe, folder = done
+    before = sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+    assert workers.is_complete(recipe, folder, 1)
+    assert sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*")) == before  # it only looked
+    assert not workers.is_complete(loads(RECIPE, overrides=["stages.supervised.max_length=32"]), folder, 1)
+    assert not workers.is_complete(recipe, folder, 2)  # twice the processes, twice the batch
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.runs.fingerprints.versions", lambda: {"torch": "9"})
+        assert not workers.is_complete(recipe, folder, 1)
+    weights = folder / "stages" / "01-supervised" / "model" / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-1])
+    assert not workers.is_complete(recipe, folder, 1)
+    weights.write_bytes(kept)
+    assert workers.is_complete(recipe, folder, 1)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["finished"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert not workers.is_complete(recipe, folder, 1)
+
+
+def test_no_folder_is_not_is_complete(tmp_path):
+    assert not workers.is_complete(loads(RECIPE), tmp_path / "nowhere", 1)
