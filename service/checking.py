@@ -33,7 +33,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from pipelines.core.errors import CommandError, FineryError, Mistake, RecipeError
-from service.attempts.environment import INHERITED, TOLD
+from service.attempts.environment import INHERITED, SECRET_NAMES
 from service.safety.materialise import Needs
 from service.safety.network_recipes import FILE, Known, too_costly
 from service.settings import Settings
@@ -301,7 +301,9 @@ class _Worker:
             f"{memory!r})"
         )
         environment = {
-            name: value for name, value in os.environ.items() if INHERITED.fullmatch(name) and not TOLD.search(name)
+            name: value
+            for name, value in os.environ.items()
+            if INHERITED.fullmatch(name) and not SECRET_NAMES.search(name)
         }
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", "-c", code],

@@ -41,7 +41,7 @@ LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2",
 """Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
 
 
-def _weights(value: Any) -> Any:
+def _weights(value: object) -> Any:
     if value is None or value == "balanced":
         return value
     if (
@@ -119,12 +119,16 @@ class Subject(Block):
         own_lengths = self.max_source_length is not None and self.max_target_length is not None
         if isinstance(longest, int) and longest < self.max_length and not own_lengths:
             yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
-        if self.task == "glue/ax":
-            yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
+        task = self.resolved(name)
+        if "train" not in task.splits and task.trained_by is not None:
+            yield (
+                ("task",),
+                f"{task.name} has no training rows; train {task.trained_by} and evaluate on {task.name}",
+            )
         kind = self.learnt_as()
         issues = [*unused_keys(self, name), *kind.training_issues(self, name, recipe)]
         yield from issues
-        yield from class_key_issues(self, self.resolved(name))
+        yield from class_key_issues(self, task)
         if any(place == ("task",) for place, _ in issues):  # which says it better
             return
         if (
@@ -186,6 +190,7 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
 
 
 def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
+    """The sentence, without its subject, for weights of classes that are too many or too few."""
     known = ", ".join(names[:20])
     return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {known}"
 
@@ -206,7 +211,7 @@ def no_auxiliary_lm(subject: Subject, name: str) -> Iterable[ConfigIssue]:
         yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
 
 
-def unfit_for_auxiliary_lm(architecture: Mapping[str, Any]) -> str | None:
+def unfit_for_auxiliary_lm(architecture: Mapping[str, object]) -> str | None:
     """Why a model of this resolved architecture has no auxiliary loss, as a sentence without its subject."""
     model_type = architecture.get("model_type", "finery")
     if sentence := sees_ahead(architecture):

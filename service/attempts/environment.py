@@ -25,7 +25,7 @@ INHERITED = re.compile(
 )
 """Names of the operator's variables that are passed on: where things lie, how devices and networks are set up. The
 rest, passwords among it, is not, and nothing that a client sends becomes a variable."""
-TOLD = re.compile(r"(TOKEN|SECRET|PASSWORD|KEY)$")
+SECRET_NAMES = re.compile(r"(TOKEN|SECRET|PASSWORD|KEY)$")
 """Names that are never passed on, whatever else they match."""
 
 
@@ -34,7 +34,9 @@ def environment_of(
 ) -> dict[str, str]:
     """The variables of an attempt's process. `outer` is the service's own environment."""
     outer = os.environ if outer is None else outer
-    found = {name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not TOLD.search(name)}
+    found = {
+        name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not SECRET_NAMES.search(name)
+    }
     threads = max(1, attempt.resources.cpus or 1)
     return {
         **found,

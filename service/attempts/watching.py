@@ -132,7 +132,7 @@ def _moment(path: Path) -> float | None:
         return None
 
 
-SAID: dict[str, Reason] = {
+REASONS: dict[str, Reason] = {
     "bad_recipe": Reason.BAD_RECIPE,
     "misfit": Reason.BAD_RECIPE,
     "model_error": Reason.BAD_RECIPE,
@@ -170,15 +170,17 @@ def outcome_of(ended: Exited, last: Mapping[str, Any] | None, console: str) -> A
     if ended.code == EXIT_STOPPED or (ended.code < 0 and ended.asked):
         return AttemptOutcome(EXIT_STOPPED, None, "stopped; what was done is saved")
     if ended.code == EXIT_USAGE:
-        return AttemptOutcome(EXIT_USAGE, Reason.BAD_RECIPE, said(console) or "the recipe was refused")
+        return AttemptOutcome(EXIT_USAGE, Reason.BAD_RECIPE, last_sentence(console) or "the recipe was refused")
     if ended.code < 0:
         return AttemptOutcome(ended.code, *killed(-ended.code, console))
     if last is not None and last.get("event") == "failed":
         return AttemptOutcome(
-            ended.code, SAID.get(str(last.get("reason")), Reason.INTERNAL), str(last.get("message", ""))
+            ended.code, REASONS.get(str(last.get("reason")), Reason.INTERNAL), str(last.get("message", ""))
         )
     return AttemptOutcome(
-        ended.code, Reason.INTERNAL, said(console) or f"it ended with exit code {ended.code} and without a word"
+        ended.code,
+        Reason.INTERNAL,
+        last_sentence(console) or f"it ended with exit code {ended.code} and without a word",
     )
 
 
@@ -190,10 +192,10 @@ def killed(number: int, console: str) -> tuple[Reason, str]:
         name = f"signal {number}"
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return Reason.NODE_LOST, f"it was ended from outside by {name}"
-    return Reason.INTERNAL, f"it crashed with {name}{': ' + said(console) if said(console) else ''}"
+    return Reason.INTERNAL, f"it crashed with {name}{': ' + last_sentence(console) if last_sentence(console) else ''}"
 
 
-def said(console: str) -> str:
+def last_sentence(console: str) -> str:
     """The last sentence that the command printed: its own, which begin with `finery: `, or else the last line."""
     lines = [line.rstrip().rpartition("\r")[2] for line in console.split("\n")]
     lines = [line for line in lines if line.strip()]

@@ -125,7 +125,7 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
                 f"the database has schema {current(store)}, this version of finery reads {NEWEST}: back it up with "
                 "the version that serves it"
             )
-        told(store, "backup.create", str(target.absolute()))
+        note_in_trail(store, "backup.create", str(target.absolute()))
         without = [name for name, wanted in (("runs", runs), ("stages", stages)) if not wanted]
         manifest = Manifest(
             finery=version(),
@@ -161,7 +161,7 @@ def backup(target: Path, home: Path | None, database_url: str | None, runs: bool
     )
 
 
-def told(store: Any, action: str, what: str, **details: Any) -> None:
+def note_in_trail(store: Any, action: str, what: str, **details: Any) -> None:
     """Leave a row in the trail: a command on the server's machine did it."""
     with acting(Actor("console", "admin")):
         store.record(action, "service", what, None, user=str(os.getuid()), **details)

@@ -59,7 +59,7 @@ def draft(table: Table, choice: ColumnChoice, validation: Path | None, output: P
     lines = [
         f"# Written by `finery init` from {table.file.name}: {table.rows:,}{'' if table.complete else ' and more'} "
         "rows,",
-        f"# {_told(choice)}.",
+        f"# {label_comment(choice)}.",
         f"# finery run {output.name}          does all of it; --help shows the rest",
         f"# finery plan {output.name}         says what it will cost before it starts",
         f"name: {name}",
@@ -147,7 +147,7 @@ def _task_id(label: str, name: str) -> str:
     return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"
 
 
-def _told(choice: ColumnChoice) -> str:
+def label_comment(choice: ColumnChoice) -> str:
     texts = " and ".join(f"'{column.name}'" for column in choice.texts)
     if choice.kind == "regression":
         return f"{texts} -> the number '{choice.label.name}'"
@@ -203,7 +203,7 @@ def init(
     except RecipeError as error:  # a name the user gave, say
         raise CommandError(f"no valid recipe could be written for {data}:\n{error}") from None
     save(output, written.text)
-    for line in told(table, choice, validation, written, output):
+    for line in report(table, choice, validation, written, output):
         print(line)
     for warning in [*([doubt] if doubt else []), *warnings(table, choice)]:
         print(f"warning: {warning}")
@@ -256,7 +256,9 @@ def save(output: Path, text: str) -> None:
         raise CommandError(f"{output} could not be written: {error.strerror or error}") from None
 
 
-def told(table: Table, choice: ColumnChoice, validation: Path | None, written: RecipeDraft, output: Path) -> list[str]:
+def report(
+    table: Table, choice: ColumnChoice, validation: Path | None, written: RecipeDraft, output: Path
+) -> list[str]:
     """What was found and what was written."""
     head = (
         f"{table.file}: {table.rows:,} rows"

@@ -42,10 +42,10 @@ from service.cli.backup import (
     BadArchive,
     Manifest,
     check_path,
+    note_in_trail,
     report,
     sqlite_file,
     tables_of,
-    told,
 )
 from service.cli.serve import LOCK
 from service.jobs.states import STOPPING, TERMINAL, Ending, Reason
@@ -431,4 +431,4 @@ def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Se
             connection.execute(
                 update(tables.attempts).where(tables.attempts.c.job == job_id).values(ingested=0, offset=0)
             )
-    told(store, "backup.restore", str(settings.home), made=manifest.made)
+    note_in_trail(store, "backup.restore", str(settings.home), made=manifest.made)

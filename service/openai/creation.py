@@ -175,7 +175,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
         "metadata": request.metadata or {},
         "fine_tuned_model": name,
         "method": method,
-        "hyperparameters": numbers.told(),
+        "hyperparameters": numbers.as_openai(),
         **({"grader": request.method.reinforcement.grader} if request.method and request.method.reinforcement else {}),
     }
     job, created = submit(

@@ -35,7 +35,7 @@ STATUS = {
     State.FAILED: "failed",
 }
 """Our states in OpenAI's words. `validating_files` never occurs: files are checked before a job is made."""
-TOLD_STATES = {
+STATE_MESSAGES = {
     State.QUEUED: "The job waits for resources", State.STARTING: "The job starts",
     State.RUNNING: "Fine-tuning job started",
     State.RECOVERING: "The job is moved and goes on from its last checkpoint",
@@ -100,7 +100,7 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
 
 def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) -> dict[str, Any] | None:
     """A `fine_tuning.job.event`, or None for events that say nothing to this surface."""
-    text = _told(event, total)
+    text = message_of(event, total)
     if text is None:
         return None
     level, message, data = text
@@ -116,7 +116,7 @@ def event_object(job: Job, event: Event, total: int | None, redactor: Redactor) 
     }
 
 
-def _told(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | None:
+def message_of(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | None:
     fields = event.fields
     if event.event == "metric" and event.stage in STAGE_IDS:
         numbers = step_metrics(event)
@@ -128,7 +128,7 @@ def _told(event: Event, total: int | None) -> tuple[str, str, dict[str, Any]] | 
         state = State(fields["state"])
         message = fields.get("message") or ""
         level = "error" if state is State.FAILED else "info"
-        return level, f"{TOLD_STATES[state]}{f': {message}' if message and state is State.FAILED else ''}", {}
+        return level, f"{STATE_MESSAGES[state]}{f': {message}' if message and state is State.FAILED else ''}", {}
     if event.event == "checkpoint" and event.stage in STAGE_IDS:
         return "info", f"Checkpoint created at step {event.step}", {"step": event.step}
     if event.event == "stage_finished" and event.stage:

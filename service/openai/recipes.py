@@ -152,7 +152,7 @@ class ResolvedHyperparameters:
             **own,
         }
 
-    def told(self) -> dict[str, float | int]:
+    def as_openai(self) -> dict[str, float | int]:
         """Under OpenAI's names, as a job shows them."""
         own = {} if self.beta is None else {"beta": self.beta}
         return {

@@ -136,7 +136,7 @@ FOR_EVER = 1e15
 """Seconds."""
 ENDINGS = frozenset({Move.SUCCEED, Move.FAIL, Move.STOPPED})
 """What the end of an attempt does to its job."""
-ASKED: dict[Move, Action] = {
+ACTIONS: dict[Move, Action] = {
     Move.PAUSE: "job.pause",
     Move.RESUME: "job.resume",
     Move.CANCEL: "job.cancel",
@@ -312,8 +312,8 @@ class JobQueries(Database):
             if move is Move.START or (job.active and move in ENDINGS):
                 raise ValueError(f"'{move}' also takes or frees resources: use start or end_attempt")
             moved = apply_move(transaction, job, move, reason=reason, message=message, **fields)
-            if move in ASKED:
-                note(transaction, ASKED[move], "job", job_id, job.project, was=str(job.state))
+            if move in ACTIONS:
+                note(transaction, ACTIONS[move], "job", job_id, job.project, was=str(job.state))
             return moved
 
         return self.write(work, repeatable=False)

@@ -30,7 +30,7 @@ from service.jobs.states import Move
 from service.store.changes import job_topic
 from service.store.errors import NotFound
 from service.web.access import Seen, Submitting, new_router, service_of
-from service.web.job_view import ASKED, JobView, as_json, job_view, points_of, series_of, summaries, without_secrets
+from service.web.job_view import BUTTONS, JobView, as_json, job_view, points_of, series_of, summaries, without_secrets
 from service.web.rendering import HEADERS, page, partial
 from service.web.sessions import Visitor
 from service.web.streams import SIGNED_OUT, PageParts, message, respond, turns
@@ -325,7 +325,7 @@ def priority(
 @router.post("/jobs/{job_id}/{move}")
 def act(request: Request, visitor: Submitting, job_id: str, move: str) -> Response:
     """Pause, resume, cancel or retry a job. What its state does not allow is a 409 in words."""
-    if move not in [str(each) for each in ASKED]:
+    if move not in [str(each) for each in BUTTONS]:
         raise Problem(404, f"A job cannot be asked to '{move}'.", "not_found")
     service = service_of(request)
     service.store.move(job_id, Move(move), project=visitor.project)

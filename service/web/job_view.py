@@ -115,7 +115,7 @@ def summaries(series: Sequence[Series]) -> list[Summary]:
     return found
 
 
-ASKED = (Move.PAUSE, Move.RESUME, Move.RETRY, Move.CANCEL)
+BUTTONS = (Move.PAUSE, Move.RESUME, Move.RETRY, Move.CANCEL)
 """Moves that a user may ask for, in the order of the buttons."""
 HAPPENED = ("state", "started", "checkpoint", "stage_finished", "failed", "stopped", "finished")
 SHOWN = (*HAPPENED, "sample", "warning")
@@ -208,7 +208,7 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
         of_cells,
         _best(columns, of_cells),
         store.models(project, job=job_id),
-        tuple(move for move in ASKED if move in allowed(job.state)) if visitor.may_submit else (),
+        tuple(move for move in BUTTONS if move in allowed(job.state)) if visitor.may_submit else (),
         [(other, _other(service, visitor, other)) for other in job.request.depends_on],
     )
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from service.attempts import publishing
-from service.attempts.watching import SAID, outcome_of, said
+from service.attempts.watching import REASONS, last_sentence, outcome_of
 from service.executors.local import marked
 from service.executors.protocol import Exited
 from service.jobs.states import AttemptState, Move, Reason, State
@@ -319,12 +319,12 @@ def test_every_reason_that_pipelines_may_give_is_known():
     given = {
         kind.reason for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FineryError)
     }
-    assert given - {"stopped"} <= set(SAID)
+    assert given - {"stopped"} <= set(REASONS)
 
 
 def test_the_command_s_own_sentence_is_found_below_the_noise():
     assert (
-        said("Loading: 50%\rLoading: 100%\nfinery: the disk is full; free some\nand more")
+        last_sentence("Loading: 50%\rLoading: 100%\nfinery: the disk is full; free some\nand more")
         == "the disk is full; free some\nand more"
     )
 

@@ -548,7 +548,7 @@ def test_the_file_alone_is_enough_for_a_process_without_packages() -> None:
         "import importlib.util, sys; spec = importlib.util.spec_from_file_location('outgoing', sys.argv[1]); module = importlib.util.module_from_spec(spec); "
         "spec.loader.exec_module(module); print(module.is_public('8.8.8.8'), module.is_public('64:ff9b::7f00:1'), module.checked_addresses('8.8.8.8', 443))"
     )
-    path = REPOSITORY / "pipelines" / "outgoing.py"
+    path = REPOSITORY / "pipelines" / "core" / "egress.py"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", script, str(path)], capture_output=True, text=True, check=True
     )
