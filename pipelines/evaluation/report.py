@@ -239,4 +239,7 @@ def trained_on(name: str, reference: DatasetReference, chosen: PretrainedStage) 
     ]
     if not same:
         return None
-    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"
+    return (
+        f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; "
+        "name another in 'split'"
+    )

@@ -73,7 +73,8 @@ class EndpointJudgeBlock(JudgeBlock):
     name: Literal["endpoint"] = "endpoint"
     recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: endpoint, base_url: 'https://api.example.com/v1', model: m}",
-        "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, temperature: 0.5, prices: {completion: 2.5}}",
+        "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, "
+        "temperature: 0.5, prices: {completion: 2.5}}",
     )
     base_url: Annotated[str, AfterValidator(_url)]
     """Where the API begins: what stands before `/chat/completions`."""
