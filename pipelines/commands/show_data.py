@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
-from pipelines.core.interfaces import Context, Head
+from pipelines.core.interfaces import IGNORED, Context, Head
 from pipelines.core.load import load
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import Recipe, Stage
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pipelines.runs.run import Job
 
-IGNORED = -100
 MOST_ROWS = 100
 
 

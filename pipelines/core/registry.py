@@ -200,7 +200,7 @@ TASK_KINDS = TaskKinds(
 """Shapes of a labelled task: how each is described, learnt and evaluated."""
 
 TASKS = Benchmarks("task", {})
-"""Labelled tasks that a recipe names instead of describing: a file each, `configs/tasks/glue/mrpc.yaml` is `glue/mrpc`."""
+"""Labelled tasks that a recipe names instead of describing: `glue/mrpc` is the file `configs/tasks/glue/mrpc.yaml`."""
 
 METRICS = Registry(
     "metric",

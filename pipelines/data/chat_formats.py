@@ -68,7 +68,7 @@ class Dialogue:
         return self if self.templated or len(self.messages) < 2 else replace(self, templated=True)
 
 
-def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str, str]) -> str:
+def detect(columns: Sequence[str], first: Mapping[str, object], given: Mapping[str, str]) -> str:
     """The format of rows with these columns. `given` are the format's names for them. Raises Unreadable."""
     known = {*columns, *given}
     for name in ("messages", "conversations", "conversation"):
@@ -123,16 +123,16 @@ def columns_behind(
     return found
 
 
-def read(name: str, cells: Mapping[str, Any]) -> Dialogue:
+def read(name: str, cells: Mapping[str, object]) -> Dialogue:
     """One row as a dialogue. `cells` are by the format's own names. Raises Unreadable."""
     return READERS[name](cells)
 
 
-def _text(cells: Mapping[str, Any]) -> Dialogue:
+def _text(cells: Mapping[str, object]) -> Dialogue:
     return Dialogue(({"role": "assistant", "content": _string(cells, "text")},), (True,), templated=False)
 
 
-def _prompt_completion(cells: Mapping[str, Any]) -> Dialogue:
+def _prompt_completion(cells: Mapping[str, object]) -> Dialogue:
     prompt, completion = cells.get("prompt"), cells.get("completion")
     if isinstance(prompt, list) or isinstance(completion, list):
         before = messages_of("prompt", prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}])
@@ -170,7 +170,7 @@ def _alpaca(cells: Mapping[str, Any]) -> Dialogue:
 
 
 def _conversation(column: str) -> Callable[[Mapping[str, Any]], Dialogue]:
-    def reader(cells: Mapping[str, Any]) -> Dialogue:
+    def reader(cells: Mapping[str, object]) -> Dialogue:
         messages = messages_of(column, cells.get(column))
         while messages and messages[-1]["role"] != "assistant":  # a question without an answer teaches nothing
             messages = messages[:-1]
@@ -187,11 +187,11 @@ def _conversation(column: str) -> Callable[[Mapping[str, Any]], Dialogue]:
     return reader
 
 
-def _dialogue(messages: Iterable[Mapping[str, Any]], learnt: Iterable[bool]) -> Dialogue:
+def _dialogue(messages: Iterable[Mapping[str, object]], learnt: Iterable[bool]) -> Dialogue:
     return Dialogue(tuple(messages), tuple(learnt))
 
 
-def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _opened(cells: Mapping[str, object], messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
     """The messages behind what the column `system` says, where there is one."""
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and (not messages or messages[0]["role"] != "system"):
@@ -199,7 +199,7 @@ def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> 
     return list(messages)
 
 
-def messages_of(column: str, cell: Any) -> list[Mapping[str, Any]]:
+def messages_of(column: str, cell: object) -> list[Mapping[str, Any]]:
     """The messages of a list, under the names that chat templates know."""
     if not isinstance(cell, list | tuple) or not cell:
         raise Unreadable(
@@ -226,14 +226,14 @@ def messages_of(column: str, cell: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def _string(cells: Mapping[str, Any], column: str) -> str:
+def _string(cells: Mapping[str, object], column: str) -> str:
     value = cells.get(column)
     if not isinstance(value, str):
         raise Unreadable(f"holds {_shown(value)} in the column '{column}', must be a text")
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "nothing" if value is None else f"{str(value)[:40]!r} ({type(value).__name__})"
 
 

@@ -23,13 +23,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo
 
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data.chat_formats import Dialogue
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _ALPACA = """\
 {%- for message in messages -%}
@@ -191,7 +194,7 @@ def marks_of(name: str | None) -> tuple[str, ...]:
     return MARKS.get(name or "", ())
 
 
-def adopt(tokenizer: Any, name: str | None, inherited: str | None = None) -> str:
+def adopt(tokenizer: PreTrainedTokenizerBase, name: str | None, inherited: str | None = None) -> str:
     """Give `tokenizer` the template that is asked for, else keep its own, else that of the model's training, else
     DEFAULT.
 
@@ -226,7 +229,7 @@ class Rendered:
     """Bytes of what is learnt, the template's own words left out."""
 
 
-def render(tokenizer: Any, dialogue: Dialogue, train_on: TrainOn = "completions") -> Rendered:
+def render(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, train_on: TrainOn = "completions") -> Rendered:
     """The text of a dialogue and what of it is learnt. Raises DataError where the template refuses it."""
     size = sum(
         len(str(each["content"]).encode())
@@ -251,7 +254,7 @@ def render(tokenizer: Any, dialogue: Dialogue, train_on: TrainOn = "completions"
     return Rendered(text, tuple(spans), not dialogue.templated, bool(dialogue.learnt[-1]) or train_on == "all", size)
 
 
-def prompt_of(tokenizer: Any, dialogue: Dialogue) -> str:
+def prompt_of(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> str:
     """What stands before the last answer when the model is asked for it."""
     before = dialogue.messages[:-1]
     if not dialogue.templated:
@@ -259,7 +262,9 @@ def prompt_of(tokenizer: Any, dialogue: Dialogue) -> str:
     return _applied(tokenizer, before, add_generation_prompt=True)
 
 
-def answer_spans(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+def answer_spans(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+) -> tuple[str, list[Span]]:
     """The text of a chat, and where each answer of the assistant lies in it, with what ends its turn. Raises
     DataError."""
     count = sum(each["role"] == "assistant" for each in messages)
@@ -283,11 +288,11 @@ def answer_spans(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple
     return text, found
 
 
-def _marks_answers(template: Any) -> bool:
+def _marks_answers(template: object) -> bool:
     return isinstance(template, str) and "endgeneration" in template
 
 
-def _by_marks(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Span]]:
+def _by_marks(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]) -> tuple[str, list[Span]]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     texts, spans = render_jinja_template(
@@ -299,7 +304,9 @@ def _by_marks(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> tuple[st
     return texts[0], [(int(begin), int(end)) for begin, end in spans[0]]
 
 
-def _by_prefixes(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> list[Span] | None:
+def _by_prefixes(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], text: str
+) -> list[Span] | None:
     spans: list[Span] = []
     for at, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -315,7 +322,9 @@ def _by_prefixes(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: st
     return spans
 
 
-def _by_stand_ins(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str) -> list[Span] | None:
+def _by_stand_ins(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], text: str
+) -> list[Span] | None:
     marks = {at: f"\ue000{at}\ue001" for at, each in enumerate(messages) if each["role"] == "assistant"}
     disguised = [each | {"content": marks[at]} if at in marks else each for at, each in enumerate(map(dict, messages))]
     whole = _applied(tokenizer, disguised)
@@ -343,7 +352,7 @@ def _by_stand_ins(tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: s
     return spans
 
 
-def _end_of_turn(tokenizer: Any, after: str) -> str:
+def _end_of_turn(tokenizer: PreTrainedTokenizerBase, after: str) -> str:
     """What of the text behind an answer belongs to its turn: the token that ends it, if one follows at once."""
     found = (
         token
@@ -354,7 +363,9 @@ def _end_of_turn(tokenizer: Any, after: str) -> str:
     return after[: after.find(token) + len(token)] if token else ""
 
 
-def _applied(tokenizer: Any, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False) -> str:
+def _applied(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]], add_generation_prompt: bool = False
+) -> str:
     from jinja2 import TemplateError
 
     try:

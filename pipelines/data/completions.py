@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import Rendered, TrainOn, render
 from pipelines.data.encoding import CHUNK
@@ -24,9 +25,7 @@ from pipelines.data.packing import end_of_text
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-IGNORED = -100
-"""The label of a token that is not learnt."""
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Completions:
 
 
 def encode_completions(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     dialogues: Sequence[Dialogue],
     index: Sequence[int],
     max_length: int,
@@ -131,7 +130,7 @@ def ended(
     return [*tokens, end], [*wanted, True]
 
 
-def opening_of(tokenizer: Any) -> list[int]:
+def opening_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What a tokenizer made for decoders puts before a text; one made for encoders, which also closes it, puts
     nothing."""
     whole, plain = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
@@ -160,7 +159,7 @@ class TokenisedText:
         )
 
 
-def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> list[TokenisedText]:
+def tokenised(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Rendered], opening: list[int]) -> list[TokenisedText]:
     """The texts as tokens, prompts split as they would be alone; `opening` stands before those that no template
     made."""
     whole = _encoded(tokenizer, [each.text for each in texts])
@@ -189,7 +188,9 @@ def tokenised(tokenizer: Any, texts: Sequence[Rendered], opening: list[int]) -> 
     return rows
 
 
-def _cut_first(tokenizer: Any, text: Rendered) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+def _cut_first(
+    tokenizer: PreTrainedTokenizerBase, text: Rendered
+) -> tuple[list[int], list[tuple[int, int]], list[int]]:
     """The tokens of a text that is cut where answers begin, their places in the text, and the first token of each
     answer."""
     cuts = [0, *(begin for begin, _ in text.spans), len(text.text)]
@@ -200,7 +201,9 @@ def _cut_first(tokenizer: Any, text: Rendered) -> tuple[list[int], list[tuple[in
     return ids, offsets, [int(count) for count in counts[: len(text.spans)]]
 
 
-def _encoded(tokenizer: Any, texts: list[str]) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
     if not texts:
         return [], []
     batch = tokenizer(
@@ -216,7 +219,7 @@ def _encoded(tokenizer: Any, texts: list[str]) -> tuple[list[list[int]], list[li
     return batch["input_ids"], batch["offset_mapping"]
 
 
-def padding_token(tokenizer: Any) -> int:
+def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """What fills a batch: padding, or, as it is told by its place, the end of texts. Raises ModelError."""
     found = next(
         (each for each in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id) if each is not None),
@@ -253,7 +256,10 @@ class CompletionCollator:
 
 
 def parted(
-    tokenizer: Any, dialogues: Sequence[Dialogue], stops: Sequence[int] = (), always_ended: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    stops: Sequence[int] = (),
+    always_ended: bool = False,
 ) -> list[tuple[list[int], list[int]]]:
     """(tokens of the prompt, tokens of the last answer with the end of the text behind it) of each dialogue.
 
@@ -294,7 +300,7 @@ def shortened(prompt: list[int], room: int, opening: Sequence[int] = ()) -> list
     return [*lead, *prompt[len(prompt) - (room - len(lead)) :]]
 
 
-def stops_of(model: Any) -> tuple[int, ...]:
+def stops_of(model: PreTrainedModel) -> tuple[int, ...]:
     """The tokens at which the model's own generation ends."""
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)

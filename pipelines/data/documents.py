@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.data.packing import chunks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,7 +46,7 @@ class Documents:
         return total / np.maximum(np.bincount(self.tokens, minlength=vocabulary), 1)
 
 
-def read_documents(tokenizer: Any, texts: Iterable[str]) -> Documents:
+def read_documents(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Documents:
     """The texts as tokens without special ones. Raises DataError without a token, ModelError for slow tokenizers."""
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(
@@ -67,7 +70,7 @@ def read_documents(tokenizer: Any, texts: Iterable[str]) -> Documents:
     return Documents(np.concatenate(tokens), np.concatenate(sizes), starts, np.asarray(rows))
 
 
-def token_streams(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[Ints, Ints]]:
+def token_streams(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[tuple[Ints, Ints]]:
     """(tokens, where each document begins) for each chunk of texts, without offsets; documents without tokens stay."""
     for chunk in chunks(texts):
         ids = _encoded(tokenizer, chunk)["input_ids"]
@@ -75,7 +78,7 @@ def token_streams(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[Ints, 
         yield np.concatenate([np.asarray(each, dtype=np.int64) for each in ids]), np.cumsum(lengths) - lengths
 
 
-def _encoded(tokenizer: Any, texts: list[str], **others: bool) -> Any:
+def _encoded(tokenizer: PreTrainedTokenizerBase, texts: list[str], **others: bool) -> Any:
     return tokenizer(
         texts,
         add_special_tokens=False,

@@ -19,6 +19,7 @@ from pipelines.core.interfaces import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ class EncodedRows(Columns):
         return example if self.labels is None else example | {"labels": self.labels[position]}
 
 
-def encode(tokenizer: Any, rows: Rows, max_length: int) -> EncodedRows:
+def encode(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> EncodedRows:
     """Tokenise `rows`, special tokens included. Longer rows lose tokens from the end of their longer text."""
     segments = "token_type_ids" in tokenizer.model_input_names
     input_ids: list[list[int]] = []
@@ -123,7 +124,7 @@ def encode(tokenizer: Any, rows: Rows, max_length: int) -> EncodedRows:
 
 
 @contextmanager
-def settings_kept(tokenizer: Any) -> Iterator[None]:
+def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """A fast tokenizer remembers how it was last told to truncate, and would save that with itself."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     before = None if backend is None else backend.truncation
@@ -136,7 +137,9 @@ def settings_kept(tokenizer: Any) -> Iterator[None]:
             backend.no_truncation()
 
 
-def _count_truncated(tokenizer: Any, batch: Any, texts: list[str], pairs: list[str] | None, max_length: int) -> int:
+def _count_truncated(
+    tokenizer: PreTrainedTokenizerBase, batch: Any, texts: list[str], pairs: list[str] | None, max_length: int
+) -> int:
     """How many rows of the batch were cut."""
     if batch.encodings is not None:
         return sum(bool(encoding.overflowing) for encoding in batch.encodings)
@@ -149,7 +152,7 @@ def _count_truncated(tokenizer: Any, batch: Any, texts: list[str], pairs: list[s
 
 
 def collate(
-    tokenizer: Any, examples: Sequence[dict[str, Any]], pad_to_multiple_of: int | None = None
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]], pad_to_multiple_of: int | None = None
 ) -> dict[str, Tensor]:
     """A batch as long as its longest example: `input_ids`, `attention_mask`, and segments and labels if there are."""
     import torch
@@ -180,7 +183,9 @@ def collate(
     return batch
 
 
-def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_length: int) -> EncodedRows:
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, rows: Rows, max_source_length: int, max_target_length: int
+) -> EncodedRows:
     """Tokenise the texts of `rows` and, as labels, the texts that they are to become; special tokens included.
 
     The length of an example is that of both together, so that batches of similar length have little padding in
@@ -200,7 +205,9 @@ def encode_pairs(tokenizer: Any, rows: Rows, max_source_length: int, max_target_
     )
 
 
-def encode_texts(tokenizer: Any, texts: Any, max_length: int, role: str) -> tuple[list[list[int]], Any]:
+def encode_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Any, max_length: int, role: str
+) -> tuple[list[list[int]], Any]:
     """Ids of every text in its role, and which texts lost their end (texts,)."""
     ids: list[list[int]] = []
     cut: list[int] = []
@@ -228,7 +235,7 @@ def encode_texts(tokenizer: Any, texts: Any, max_length: int, role: str) -> tupl
     return ids, flags
 
 
-def _longer(tokenizer: Any, texts: list[str], max_length: int, role: str) -> list[int]:
+def _longer(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int, role: str) -> list[int]:
     """Positions of the texts that have more than `max_length` tokens."""
     if not texts:
         return []
@@ -238,7 +245,7 @@ def _longer(tokenizer: Any, texts: list[str], max_length: int, role: str) -> lis
     return [place for place, found in enumerate(uncut) if len(found) > max_length]
 
 
-def check_offsets(tokenizer: Any) -> None:
+def check_offsets(tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a tokenizer that does not say which characters its tokens stand for. Raises ModelError."""
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(

@@ -136,7 +136,7 @@ def _declared(folder: Path) -> dict[str, Splits]:
     return found
 
 
-def _patterns(data_files: Any) -> Iterator[tuple[str, list[str]]]:
+def _patterns(data_files: object) -> Iterator[tuple[str, list[str]]]:
     """The patterns of each split in `data_files`: a pattern, a list of them, or a list of {split, path}."""
     entries = data_files if isinstance(data_files, list) else [data_files]
     if entries and all(isinstance(entry, str) for entry in entries):

@@ -15,19 +15,22 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 CHUNK = 1_000
 """Documents that are tokenised at a time."""
 
 
 def pack(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Iterable[str],
     block_size: int,
     cache: Path,
@@ -53,14 +56,14 @@ def pack(
     return blocks
 
 
-def prepared_key(tokenizer: Any, content: Mapping[str, str], *shape: object) -> str:
+def prepared_key(tokenizer: PreTrainedTokenizerBase, content: Mapping[str, str], *shape: object) -> str:
     """A name that changes with the tokenizer, the data's content and the shape asked for."""
     backend = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
     text = json.dumps([backend, dict(content), shape], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def end_of_text(tokenizer: Any) -> int:
+def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that follows each document of a stream. Raises DataError."""
     end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     if end is None:
@@ -91,7 +94,9 @@ def _open(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
     return blocks if right else None
 
 
-def _blocks(tokenizer: Any, texts: Iterable[str], block_size: int, wrapped: bool) -> Iterator[npt.NDArray[np.int32]]:
+def _blocks(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], block_size: int, wrapped: bool
+) -> Iterator[npt.NDArray[np.int32]]:
     """Arrays of blocks, as many as each chunk of documents fills. Raises DataError when there is not one."""
     added = 2 if wrapped else 0
     inner = block_size - added

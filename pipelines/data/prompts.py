@@ -24,6 +24,7 @@ from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 OF_MESSAGES = ("messages", "conversations", "prompt")
 """Columns of questions, in the order in which they are looked for."""
@@ -44,7 +45,7 @@ class PromptText(str):
     messages: tuple[Mapping[str, Any], ...]
     """What was said before the answer, each with `role` and `content`; empty for a plain text."""
 
-    def __new__(cls, text: str, messages: Sequence[Mapping[str, Any]] = ()) -> PromptText:
+    def __new__(cls, text: str, messages: Sequence[Mapping[str, object]] = ()) -> PromptText:
         made = super().__new__(cls, text)
         made.messages = tuple(messages)
         return made
@@ -102,7 +103,7 @@ class Prompts(Block):
         column, rows, described = self._rows()
         return [_words(cell, described, number, column, system) for number, cell, system in rows if not _empty(cell)]
 
-    def read(self, tokenizer: Any, encoder_decoder: bool = False) -> PromptRows:
+    def read(self, tokenizer: PreTrainedTokenizerBase, encoder_decoder: bool = False) -> PromptRows:
         """The prompts as `tokenizer` has them. For an encoder-decoder the prompt is the source. Raises DataError.
 
         A template that is asked for, or that messages need, becomes the tokenizer's own.
@@ -131,7 +132,7 @@ class Prompts(Block):
 
     def _encoded(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         index: list[int],
         asked: list[Dialogue | None],
         texts: list[str],
@@ -186,7 +187,11 @@ class Prompts(Block):
 
 
 def _tokens(
-    tokenizer: Any, texts: list[str], asked: Sequence[Dialogue | None], limit: int | None, encoder_decoder: bool
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    asked: Sequence[Dialogue | None],
+    limit: int | None,
+    encoder_decoder: bool,
 ) -> list[tuple[list[int], int, bool]]:
     """(ids within the limit, characters of the text that they cover, whether it was longer) of each prompt."""
     from pipelines.data.completions import opening_of
@@ -211,7 +216,7 @@ def _tokens(
 
 
 def _ids(
-    tokenizer: Any, texts: list[str], limits: list[int], special: bool
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], limits: list[int], special: bool
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that
     exceeds it."""
@@ -225,7 +230,9 @@ def _ids(
     return found
 
 
-def _whole(tokenizer: Any, texts: list[str], special: bool) -> list[tuple[list[int], list[tuple[int, int]]]]:
+def _whole(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], special: bool
+) -> list[tuple[list[int], list[tuple[int, int]]]]:
     if not texts:
         return []
     batch = tokenizer(
@@ -249,7 +256,7 @@ def _closing(places: Sequence[tuple[int, int]]) -> int:
     return count
 
 
-def _dialogue(cell: Any, described: str, number: int, column: str, system: Any) -> Dialogue:
+def _dialogue(cell: object, described: str, number: int, column: str, system: object) -> Dialogue:
     """What is asked, with an empty answer behind it. Raises DataError."""
     cells = {"prompt": cell, "completion": "", "system": system}
     try:
@@ -265,9 +272,9 @@ def _dialogue(cell: Any, described: str, number: int, column: str, system: Any) 
     return Dialogue((*before, said.messages[-1]), (*[False] * len(before), True), said.templated)
 
 
-def _words(cell: Any, described: str, number: int, column: str, system: Any) -> str:
+def _words(cell: object, described: str, number: int, column: str, system: object) -> str:
     return cell if isinstance(cell, str) else _dialogue(cell, described, number, column, system).prompt
 
 
-def _empty(cell: Any) -> bool:
+def _empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())

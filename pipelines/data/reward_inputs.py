@@ -23,6 +23,7 @@ from pipelines.data.encoding import CHUNK, Columns
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 FILE = "reward.json"
 """Beside the weights of a reward model: how it reads, and what its scores are like."""
@@ -63,7 +64,7 @@ class RewardSettings:
     std: float = 1.0
     """Their standard deviation."""
 
-    def write(self, folder: Path, more: Mapping[str, Any]) -> None:
+    def write(self, folder: Path, more: Mapping[str, object]) -> None:
         """Put the file into the folder of the model; `more` is told beside."""
         (folder / FILE).write_text(json.dumps({**asdict(self), **more}, indent=2))
 
@@ -84,14 +85,20 @@ def settings_in(folder: Path | str) -> RewardSettings | None:
 
 
 def encode_scored(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    reading: RewardInputFormat,
+    stops: Sequence[int] = (),
 ) -> Columns:
     """Tokens of every prompt with its last answer, none longer than `reading.max_length`."""
     return encoded(tokenizer, dialogues, reading, stops)[0]
 
 
 def encoded(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    reading: RewardInputFormat,
+    stops: Sequence[int] = (),
 ) -> tuple[Columns, npt.NDArray[np.bool_]]:
     """The same, and which of the texts lost a part (texts,)."""
     ids, types, cut = (_as_text if reading.reads == "text" else _as_pair)(tokenizer, dialogues, reading, stops)
@@ -104,7 +111,7 @@ Encoded = tuple[list[list[int]], list[list[int]] | None, list[bool]]
 
 
 def _as_text(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
 ) -> Encoded:
     opening = opening_of(tokenizer)
     ids: list[list[int]] = []
@@ -117,7 +124,7 @@ def _as_text(
 
 
 def _as_pair(
-    tokenizer: Any, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, dialogues: Sequence[Dialogue], reading: RewardInputFormat, stops: Sequence[int]
 ) -> Encoded:
     frame = Frame.of(tokenizer)
     room = reading.max_length - frame.size
@@ -137,7 +144,7 @@ def _as_pair(
     return ids, types if frame.segments else None, cut
 
 
-def _plain(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     found: list[list[int]] = []
     for start in range(0, len(texts), CHUNK):
         found += tokenizer(
@@ -165,7 +172,7 @@ class Frame:
     """The segment of the second text and of what follows it."""
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Frame:
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Frame:
         """The frame, seen on two letters. Raises ModelError for a tokenizer that hides it."""
         one, other = _plain(tokenizer, ["a", "b"])
         segments = "token_type_ids" in tokenizer.model_input_names
@@ -201,7 +208,7 @@ class RewardCollator:
     pad_id: int
 
     @classmethod
-    def of(cls, tokenizer: Any) -> RewardCollator:
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> RewardCollator:
         """The collator for a tokenizer. Raises ModelError."""
         return cls(padding_token(tokenizer))
 

@@ -21,13 +21,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull, ModelError
 from pipelines.data.packing import Blocks, chunks, pack
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ENDS = re.compile(r"""(?<=[.!?…])["'”’»«)\]_]*(?=\s+(?![a-z\s]))|(?=\n[^\S\n]*\n)""")
 
@@ -53,7 +56,7 @@ class Corpus:
     """Which sentence each document begins with, and at the end their number (documents + 1,)."""
 
 
-def read_sentences(tokenizer: Any, texts: Iterable[str], cache: Path, key: str) -> Corpus:
+def read_sentences(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], cache: Path, key: str) -> Corpus:
     """The corpus of `texts`, mapped from a folder in `cache` that `key` names.
 
     `key` must change with the texts and with the tokenizer. A folder that is there is not made again. Raises DataError.
@@ -151,7 +154,9 @@ def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, O
     return first, last, document_of
 
 
-def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[npt.NDArray[np.int32], Offsets, Offsets]]:
+def _tokenised(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]
+) -> Iterator[tuple[npt.NDArray[np.int32], Offsets, Offsets]]:
     """For each chunk of documents: token ids, tokens of each sentence, sentences of each document; none is empty."""
     for chunk in chunks(texts):
         encoded = tokenizer(
@@ -224,7 +229,7 @@ def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, O
 
 def lay_out(
     layout: Literal["blocks", "stream", "sentences"],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Iterable[str],
     length: int,
     cache: Path,

@@ -52,7 +52,7 @@ def looked(path: str) -> list[str]:
     return ["the stages of this run"] if path.startswith(PREFIX) else []
 
 
-def _path(value: Any, info: ValidationInfo) -> Any:
+def _path(value: object, info: ValidationInfo) -> Any:
     if isinstance(value, Mapping):
         wrong = [key for key in value if key != KEY]
         if wrong:
@@ -85,13 +85,13 @@ PathOrStage = Annotated[
 """The type of a key that names data, or the stage that writes it."""
 
 
-def stage_of(task: Any) -> str | None:
+def stage_of(task: object) -> str | None:
     """Id of the stage that writes the training rows of a task (a name, or a block)."""
     train = getattr(task, "train", None)
     return train.removeprefix(PREFIX) if isinstance(train, str) and train.startswith(PREFIX) else None
 
 
-def mistakes(task: Any, stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
+def mistakes(task: object, stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
     """What is wrong with the stage that `task` of `stage` reads its rows from, places relative to the stage."""
     named = stage_of(task)
     if named is None:

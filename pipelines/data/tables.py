@@ -220,13 +220,13 @@ def _json(file: Path) -> pa.Table:
     return _objects(file, (_object(row, f"{file}, row {number},") for number, row in enumerate(rows, start=1)))
 
 
-def _object(row: Any, where: str) -> dict[str, Any]:
+def _object(row: object, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f'{where} holds {json.dumps(row)[:40]}, must hold an object such as {{"text": "…"}}')
     return row
 
 
-def _objects(file: Path, rows: Iterator[dict[str, Any]]) -> pa.Table:
+def _objects(file: Path, rows: Iterator[dict[str, object]]) -> pa.Table:
     import pyarrow as pa
 
     tables = []

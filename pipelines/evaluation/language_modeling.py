@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
-from pipelines.core.interfaces import World
+from pipelines.core.interfaces import IGNORED, World
 from pipelines.data.documents import Documents, read_documents
 from pipelines.evaluation.ngrams import NGrams
 from pipelines.metrics.perplexity import Sums, Tally, detection, hidden, likelihood
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-IGNORED = -100
-"""The label of a position that is not asked for."""
 
 
 @dataclass(frozen=True)

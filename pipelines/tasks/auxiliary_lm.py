@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
-from pipelines.models.log_probabilities import IGNORED, without_wrappers
+from pipelines.core.interfaces import IGNORED, Head
+from pipelines.models.log_probabilities import without_wrappers
 from pipelines.tasks.subject import Subject, unfit_for_auxiliary_lm
 from pipelines.tasks.training import LABELS, PreparedTask
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pipelines.core.interfaces import Context, Score
 
 Collate = Callable[[Any], dict[str, Tensor]]
@@ -33,7 +35,7 @@ HEAD = "auxiliary_lm_head"
 """The module that a model carries while it learns."""
 
 
-def attach(model: Any, open_model: Callable[..., Any]) -> None:
+def attach(model: PreTrainedModel, open_model: Callable[..., Any]) -> None:
     """Give `model` the output matrix of the causal language model that it stems from. Raises ModelError."""
 
     if sentence := unfit_for_auxiliary_lm(model.config.to_dict()):
@@ -45,7 +47,7 @@ def attach(model: Any, open_model: Callable[..., Any]) -> None:
     setattr(model, HEAD, AuxiliaryHead.of(language))
 
 
-def detach(model: Any) -> None:
+def detach(model: PreTrainedModel) -> None:
     """Take it away again."""
     delattr(without_wrappers(model), HEAD)
 
@@ -53,7 +55,7 @@ def detach(model: Any) -> None:
 def with_next_tokens(collate: Collate) -> Collate:
     """`collate` with `lm_labels` (batch, length) beside the task's labels: at each position the token that follows."""
 
-    def together(examples: Any) -> dict[str, Tensor]:
+    def together(examples: object) -> dict[str, Tensor]:
         batch = collate(examples)
         filling = batch["attention_mask"] == 0
         labels = batch["input_ids"].masked_fill(filling, IGNORED).roll(-1, dims=1).masked_fill(filling, IGNORED)
@@ -66,7 +68,7 @@ def with_next_tokens(collate: Collate) -> Collate:
 def with_language_loss(loss: Loss) -> Loss:
     """The task's `loss` and that of the language model, each summed over its items (2,)."""
 
-    def both(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def both(model: PreTrainedModel, inputs: dict[str, Tensor]) -> tuple[Tensor, Any]:
         inputs = dict(inputs)
         labels = inputs.pop("lm_labels")
         bare = without_wrappers(model)
@@ -101,7 +103,7 @@ class AuxiliaryHead(nn.Module):  # type: ignore[misc]
         self.scale = scale
 
     @classmethod
-    def of(cls, model: Any) -> AuxiliaryHead:
+    def of(cls, model: PreTrainedModel) -> AuxiliaryHead:
         """The head of a causal language model, without its matrix where that is the embeddings."""
         output, config = model.get_output_embeddings(), model.config
         tied = output.weight is model.get_input_embeddings().weight
@@ -116,8 +118,8 @@ class AuxiliaryHead(nn.Module):  # type: ignore[misc]
 def prepared(
     subject: Subject,
     context: Context,
-    model: Any,
-    examples: Any,
+    model: PreTrainedModel,
+    examples: object,
     collate: Collate,
     loss: Loss,
     score: Score,

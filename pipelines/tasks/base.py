@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pipelines.tasks.subject import Subject
 
 
-def class_name(cell: Any) -> str | None:
+def class_name(cell: object) -> str | None:
     """A label's cell as the name of a class; None when it cannot be one."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
@@ -59,7 +59,7 @@ def natural_order(name: str) -> tuple[Any, ...]:
     return (1, *((int(part), "") if position % 2 else (-1, part) for position, part in enumerate(parts)), (-2, name))
 
 
-def is_missing(cell: Any) -> bool:
+def is_missing(cell: object) -> bool:
     """Whether a cell holds nothing: null, not-a-number, or white space."""
     if isinstance(cell, str):
         return not cell.strip()
@@ -272,7 +272,7 @@ class Task:
             )
         return tuple(sorted(found, key=natural_order))
 
-    def _class_names(self, data: Dataset, cells: Sequence[Any], index: Sequence[int], described: str) -> list[str]:
+    def _class_names(self, data: Dataset, cells: Sequence[object], index: Sequence[int], described: str) -> list[str]:
         declared = getattr(data.features[self.label], "names", None) or self._ids_of_labels(cells)
         names: list[str] = []
         for number, cell in zip(index, cells, strict=True):
@@ -291,7 +291,7 @@ class Task:
             names.append(name)
         return names
 
-    def _ids_of_labels(self, cells: Sequence[Any]) -> tuple[str, ...] | None:
+    def _ids_of_labels(self, cells: Sequence[object]) -> tuple[str, ...] | None:
         """The names in `labels` when the cells are their ids, not names such as `1` and `2` themselves."""
         present = [cell for cell in cells if not is_missing(cell)]
         if not self.labels or not all(isinstance(cell, int) and not isinstance(cell, bool) for cell in present):
@@ -414,7 +414,7 @@ class _TaskField:
 
     pick = Pick(TASK_KINDS, "kind")
 
-    def __call__(self, value: Any, info: ValidationInfo) -> Any:
+    def __call__(self, value: object, info: ValidationInfo) -> Any:
         if isinstance(value, str):
             if value not in TASKS:
                 raise ConfigIssues([((), f"is {show(value)}: {TASKS.unknown(value)}")])
@@ -424,7 +424,7 @@ class _TaskField:
             raise ConfigIssues([((), f"is {show(value)}, must be a task's name or a task such as {example}")])
         return self.pick(value, info)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self, serialization=core_schema.plain_serializer_function_ser_schema(self.pick._serialize)
         )
@@ -450,7 +450,7 @@ def resolve(value: str | TaskKind, stage_id: str) -> Task:
 Column = Annotated[str, Field(min_length=1)]
 
 
-def class_names(value: Any) -> Any:
+def class_names(value: object) -> Any:
     """Class names may be written as numbers or truth values, as they stand in the data."""
     if not isinstance(value, list | tuple):
         return value

@@ -86,7 +86,7 @@ def read_file(path: str) -> TaskKind:
     raise RecipeError([Mistake(key_path(place), message) for place, message in issues])
 
 
-def _validated(data: dict[str, Any], name: str) -> tuple[Task, BenchmarkFacts]:
+def _validated(data: dict[str, object], name: str) -> tuple[Task, BenchmarkFacts]:
     """The task as its kind describes it, and the block `benchmark`. Raises ConfigIssues with every issue."""
     more = data.pop("benchmark", {})
     kind = data.get("kind")

@@ -16,8 +16,13 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.recipe import trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS
+from pipelines.tasks.base import Task as LabelledTask
+from pipelines.tasks.base import resolve
+from pipelines.tasks.text_to_text import AsText
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from pipelines.core.decoding import Generation, SpanSettings
     from pipelines.core.interfaces import Context, Rows, Score, Task
     from pipelines.core.recipe import Recipe
@@ -103,11 +108,8 @@ class BenchmarkChoice:
         length: int | None = getattr(trained_by(recipe.stages).get(self.model), key, None)
         return length
 
-    def open_task(self) -> Task:
+    def open_task(self) -> LabelledTask | AsText:
         """The task itself, ready to be read."""
-        from pipelines.tasks.base import resolve
-        from pipelines.tasks.text_to_text import AsText
-
         task = resolve(self.task, self.name)
         return AsText(task) if getattr(self.subject, "as_text", False) else task
 
@@ -191,7 +193,7 @@ def without_labels(rows: Any) -> Any:
     return replace(rows, **hidden)
 
 
-def columns(classes: Sequence[str], config: Any, task: str, model: str) -> list[int] | None:
+def columns(classes: Sequence[str], config: PreTrainedConfig, task: str, model: str) -> list[int] | None:
     """The model's output for each class of the task, in the task's order; None where they agree already.
 
     A checkpoint names its outputs in `config.id2label`. Many are fine-tuned with the classes in another order than the

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_templates import prompt_of, render
-from pipelines.data.completions import IGNORED, Completions
+from pipelines.data.completions import Completions
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.data.chat_formats import Dialogue
     from pipelines.tasks.preference.rows import PreferenceRows
@@ -54,7 +57,7 @@ class Look:
 
 
 def examined(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     dialogues: Sequence[Dialogue],
     examples: Completions,
     limit: int,
@@ -89,7 +92,7 @@ def summary(lengths: Any) -> dict[str, float]:
     return dict(zip(("least", "quarter", "median", "three_quarters", "most"), map(float, values), strict=True))
 
 
-def pieces(tokenizer: Any, ids: Sequence[int], learnt: Sequence[bool]) -> list[tuple[str, bool]]:
+def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], learnt: Sequence[bool]) -> list[tuple[str, bool]]:
     """The text of the tokens in runs that are learnt, or are not."""
     found: list[tuple[str, bool]] = []
     start = 0
@@ -112,7 +115,11 @@ def tell(context: Context, look: Look) -> None:
 
 
 def _doubts(
-    tokenizer: Any, dialogues: Sequence[Dialogue], examples: Completions, limit: int, template: str | None
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    examples: Completions,
+    limit: int,
+    template: str | None,
 ) -> Any:
     count = len(examples) + len(examples.left_out)
     if examples.truncated > TRUNCATED_SHARE * count:
@@ -152,13 +159,13 @@ def _doubts(
         )
 
 
-def endings_missing(tokenizer: Any, examples: Completions, limit: int) -> int:
+def endings_missing(tokenizer: PreTrainedTokenizerBase, examples: Completions, limit: int) -> int:
     """Rows that were not cut, and whose last token is learnt but is no token that ends a text."""
     ends = {tokenizer.eos_token_id, tokenizer.sep_token_id, *tokenizer.all_special_ids} - {None, tokenizer.unk_token_id}
     return sum(len(row) < limit and row[-1] != IGNORED and row[-1] not in ends for row in examples.labels)
 
 
-def _template_doubts(tokenizer: Any, dialogues: Sequence[Dialogue], template: str | None) -> Any:
+def _template_doubts(tokenizer: PreTrainedTokenizerBase, dialogues: Sequence[Dialogue], template: str | None) -> Any:
     from pipelines.data.chat_templates import marks_of
 
     if template is None:
@@ -181,7 +188,7 @@ def _template_doubts(tokenizer: Any, dialogues: Sequence[Dialogue], template: st
         )
 
 
-def _asks_otherwise(tokenizer: Any, dialogue: Dialogue) -> bool:
+def _asks_otherwise(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> bool:
     try:
         asked, shown = prompt_of(tokenizer, dialogue), render(tokenizer, dialogue)
     except DataError:
@@ -194,7 +201,7 @@ SHOWN_PREFERENCE_LOOK = 1
 """Pairs in the event."""
 
 
-def pair_pieces(tokenizer: Any, example: dict[str, Any]) -> dict[str, list[tuple[str, bool]]]:
+def pair_pieces(tokenizer: PreTrainedTokenizerBase, example: dict[str, Any]) -> dict[str, list[tuple[str, bool]]]:
     """The text of both sides of a pair in runs that are learnt, or are not; behind the source where there is one."""
     if isinstance(example["chosen"], dict):  # a reward model reads all of it and names none
         return {side: [(tokenizer.decode(list(example[side]["input_ids"])), False)] for side in SIDES}
@@ -205,7 +212,9 @@ def pair_pieces(tokenizer: Any, example: dict[str, Any]) -> dict[str, list[tuple
     }
 
 
-def tell_pairs(context: Context, tokenizer: Any, examples: Any, rows: PreferenceRows, limit: int) -> None:
+def tell_pairs(
+    context: Context, tokenizer: PreTrainedTokenizerBase, examples: Any, rows: PreferenceRows, limit: int
+) -> None:
     """An event `sample` with the first pair, and a `warning` for each doubt; from one process."""
     if not context.world.is_main:
         return

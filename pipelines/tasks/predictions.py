@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from pipelines.core.interfaces import Rows, Score, Task
 from pipelines.metrics.statistics import corpus_intervals, intervals
 from pipelines.tasks.scoring import decide
 from pipelines.tasks.text_to_text import AsText
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def constant_prediction(benchmark: str, split: str, logits: NDArray[Any], classes: tuple[str, ...]) -> str | None:
@@ -107,7 +110,7 @@ class SplitPredictions:
         """What a reader should be told before believing the scores."""
         return None
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         """The split's part of `predictions.parquet`, one row an example."""
         raise NotImplementedError
 
@@ -181,7 +184,7 @@ class TextPredictions(SplitPredictions):
                 )
         return constant_text(self.benchmark, self.split, self.texts)
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         references = self.labels
@@ -210,7 +213,7 @@ def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
 
 
-def _decisions_table(predicted: Sequence[ClassPredictions]) -> Any:
+def _decisions_table(predicted: Sequence[ClassPredictions]) -> pa.Table:
     import pyarrow as pa
 
     numbers = any(each.logits.shape[1] == 1 for each in predicted)

@@ -34,7 +34,7 @@ def score_decisions(task: Task) -> Score:
     name = task.name
     metrics = [_compute(metric) for metric in task.metrics]
 
-    def of(logits: Any, labels: Any) -> dict[str, float]:
+    def of(logits: object, labels: object) -> dict[str, float]:
         logits = checked_logits(np.asarray(logits), len(classes) or 1, name)
         labels = np.asarray(labels)
         if len(labels) != len(logits):

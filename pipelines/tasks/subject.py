@@ -41,7 +41,7 @@ LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2",
 """Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
 
 
-def _weights(value: Any) -> Any:
+def _weights(value: object) -> Any:
     if value is None or value == "balanced":
         return value
     if (
@@ -206,7 +206,7 @@ def no_auxiliary_lm(subject: Subject, name: str) -> Iterable[ConfigIssue]:
         yield ("auxiliary_lm",), f"is for tasks with one answer a text, but this task's kind is {kind}; leave it out"
 
 
-def unfit_for_auxiliary_lm(architecture: Mapping[str, Any]) -> str | None:
+def unfit_for_auxiliary_lm(architecture: Mapping[str, object]) -> str | None:
     """Why a model of this resolved architecture has no auxiliary loss, as a sentence without its subject."""
     model_type = architecture.get("model_type", "finery")
     if sentence := sees_ahead(architecture):

@@ -14,6 +14,8 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import TASK_KINDS
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context, Score
     from pipelines.tasks.base import Task
     from pipelines.tasks.subject import Subject
@@ -48,7 +50,13 @@ class TaskTraining:
     """Base of every kind's training."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         """What the loop needs, for a model that no tuner has touched yet; no example is longer than `longest` tokens.
 

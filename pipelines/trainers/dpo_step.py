@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines.core.interfaces import Context
-from pipelines.models.log_probabilities import IGNORED, TokenLogProbabilities, sums, token_log_probabilities
+from pipelines.core.interfaces import IGNORED, Context
+from pipelines.models.log_probabilities import TokenLogProbabilities, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (

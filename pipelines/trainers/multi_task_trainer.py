@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import bounds
-from pipelines.models.log_probabilities import IGNORED
 from pipelines.tasks.training import PreparedTask
 from pipelines.trainers.multi_task_model import TaskView
 from pipelines.trainers.multi_task_sampling import MixtureSampler, tasks_left

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from pipelines.models.log_probabilities import IGNORED
+from pipelines.core.interfaces import IGNORED
 from pipelines.models.sampling import filled
 from pipelines.trainers.trainer import order
 

@@ -21,9 +21,8 @@ from transformers.trainer_utils import set_seed
 from transformers.utils import ModelOutput
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import Context, Score
+from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
-from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints

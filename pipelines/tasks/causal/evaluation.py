@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Score, Task
+from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
@@ -32,13 +32,20 @@ from pipelines.tasks.evaluation import (
 from pipelines.tasks.predictions import SplitPredictions, constant_text
 from pipelines.tasks.scoring import score_texts
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
-IGNORED = -100
 
 
 def likelihoods(
-    model: Any, tokenizer: Any, dialogues: Sequence[Dialogue], max_length: int, **running: Unpack[Running]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dialogues: Sequence[Dialogue],
+    max_length: int,
+    **running: Unpack[Running],
 ) -> Tally:
     """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process.
     fp32."""
@@ -101,7 +108,7 @@ class CompletionPredictions(SplitPredictions):
     def doubt(self, task: Task) -> str | None:
         return None if self.texts is None else constant_text(self.benchmark, self.split, self.texts)
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         """As for other written texts, with bits and tokens of the right answer; no rows where nothing was written."""
         import pyarrow as pa
 

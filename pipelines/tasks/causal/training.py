@@ -17,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
-from pipelines.data.completions import IGNORED, Completions, stops_of
+from pipelines.data.completions import Completions, stops_of
 from pipelines.objectives.attention_masks import additive, earlier, restarted
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -110,7 +112,7 @@ class Packed:
 
     pad_id: int
 
-    def __call__(self, packs: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, packs: Sequence[dict[str, object]]) -> dict[str, Tensor]:
         """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key)
         to be added."""
         ids, numbers = numbered(packs, "input_ids", self.pad_id)
@@ -130,7 +132,13 @@ class CausalTraining(TaskTraining):
     """Cross-entropy of the answers' tokens, the prompts' left out unless `train_on: all`."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
         from pipelines.tasks.first_batch import examined, tell
@@ -155,9 +163,9 @@ class CausalTraining(TaskTraining):
         return PreparedTask(examples, CompletionCollator(pad), loss)
 
 
-def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
+def completion_loss(model: PreTrainedModel, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
     """Cross-entropy summed over the learnt tokens (); the head computes logits for these alone: (learnt, vocab)."""
-    from pipelines.models.log_probabilities import IGNORED, logits_of
+    from pipelines.models.log_probabilities import logits_of
     from pipelines.objectives.losses import cross_entropy
 
     inputs = dict(inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +18,7 @@ from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated,
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -28,7 +29,13 @@ class ClassificationTraining(TaskTraining):
     """Cross-entropy over classes, and GPT's auxiliary loss beside it on demand."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         rows = training_rows(subject, task)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
@@ -43,7 +50,7 @@ class ClassificationTraining(TaskTraining):
         )
 
 
-def class_weights(subject: Subject, task: Task, labels: Sequence[Any]) -> Tensor | None:
+def class_weights(subject: Subject, task: Task, labels: Sequence[object]) -> Tensor | None:
     """Weights (classes,) by which the loss of each class is multiplied, as a tensor; None where all count the same.
 
     `balanced` is n / (classes · n_class), scikit-learn's formula. Any weights are scaled so that their mean over the

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ from pipelines.metrics.statistics import corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.extractive_qa.task import SHORTEST
 from pipelines.tasks.predictions import SplitPredictions, constant_answer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers.utils import ModelOutput
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _span(number: int, first: int, last: int, windows: Sequence[Window], text: s
     )
 
 
-def grouped(rows: NDArray[np.int64], windows: Sequence[Any]) -> list[list[Any]]:
+def grouped(rows: NDArray[np.int64], windows: Sequence[object]) -> list[list[Any]]:
     """The windows of each row, in order. `rows` (windows,) is the row of each."""
     found: list[list[Any]] = [[] for _ in range(int(rows.max(initial=-1)) + 1)]
     for row, window in zip(rows, windows, strict=True):
@@ -220,7 +224,7 @@ class SpanPredictions(SplitPredictions):
             return {}
         return by_answerability(self.said, self.labels) | best_threshold(self.best, self.differences, self.labels)
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         tops = [each.best[0] if each.best else None for each in self.found]
@@ -368,7 +372,7 @@ def _facts(said: list[Any]) -> dict[str, Any]:
     return {"official": found} if found else {}
 
 
-def _both_ends(outputs: Any, inputs: Any) -> list[Any]:
+def _both_ends(outputs: ModelOutput, inputs: Any) -> list[Any]:
     """For each window (2, tokens) without padding. Raises ModelError for a model without both, or whose training
     diverged."""
     import torch

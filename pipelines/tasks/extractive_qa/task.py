@@ -11,7 +11,7 @@ How many tokens of a window a question may take, and how many neighbouring windo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
@@ -138,7 +138,7 @@ class QuestionTask(Task):
             )
         return ids
 
-    def _answers(self, cell: Any, number: int, described: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def _answers(self, cell: object, number: int, described: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """(texts, characters before them) of one row."""
         if isinstance(cell, list) and all(
             isinstance(each, Mapping) and {"text", "answer_start"} <= set(each) for each in cell

@@ -25,6 +25,7 @@ from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, trainin
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -57,7 +58,7 @@ class ContextWindows(PartedColumns):
         return example if self.labels is None else example | {"labels": self.labels[position].tolist()}
 
 
-def questions_in(tokenizer: Any, questions: Sequence[str], max_length: int) -> list[str]:
+def questions_in(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_length: int) -> list[str]:
     """The questions, those that would leave no room for a context without their end."""
     limit = question_room(max_length)
     asked = [
@@ -82,7 +83,7 @@ def questions_in(tokenizer: Any, questions: Sequence[str], max_length: int) -> l
 
 
 def encode_questions(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: QuestionRows,
     max_length: int,
     doc_stride: int,
@@ -154,7 +155,7 @@ def encode_questions(
     )
 
 
-def _context(sequence: Sequence[int | None], offsets: Any) -> npt.NDArray[np.int32]:
+def _context(sequence: Sequence[int | None], offsets: object) -> npt.NDArray[np.int32]:
     """(tokens, 3): place in the window, first character, character behind the last, of the context's own tokens."""
     places = np.flatnonzero(np.array([part == 1 for part in sequence]))
     return np.concatenate([places[:, None], np.asarray(offsets, dtype=np.int64)[places].reshape(-1, 2)], axis=1).astype(
@@ -174,7 +175,9 @@ def _span(context: npt.NDArray[np.int32], texts: Any, starts: Any) -> tuple[int,
     return int(context[first, 0]), int(context[max(first, last), 0])
 
 
-def blank_of(tokenizer: Any, ids: npt.NDArray[np.int32], sequence: Sequence[int | None], last: bool) -> int:
+def blank_of(
+    tokenizer: PreTrainedTokenizerBase, ids: npt.NDArray[np.int32], sequence: Sequence[int | None], last: bool
+) -> int:
     """The place that stands for "no answer here": [CLS], else the beginning of the text, else the first token.
 
     With `last`, the last token where it is a special one: what only looks back knows nothing of the text any earlier.
@@ -187,7 +190,7 @@ def blank_of(tokenizer: Any, ids: npt.NDArray[np.int32], sequence: Sequence[int 
     return 0
 
 
-def collate_questions(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_questions(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left
     included."""
     batch = collate(tokenizer, examples)
@@ -200,7 +203,13 @@ class ExtractiveQATraining(TaskTraining):
     """Cross-entropy over the tokens of a window, for the first and the last token of the answer."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.objectives.losses import span_loss
         from pipelines.tasks.extractive_qa.task import SHORTEST, QuestionRows, stride_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvalu
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import LogitPredictions, constant_prediction
 from pipelines.tasks.scoring import checked_logits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers.utils import ModelOutput
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class OptionPredictions(LogitPredictions):
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, tuple(LETTERS))
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         rows: Any = self.rows
@@ -50,7 +54,7 @@ def score_options(task: Task) -> Score:
     (questions,)."""
     name = task.name
 
-    def of(logits: Any, labels: Any) -> dict[str, float]:
+    def of(logits: object, labels: object) -> dict[str, float]:
         logits, labels = np.asarray(logits), np.asarray(labels)
         if logits.ndim != 2:
             raise ModelError(
@@ -127,7 +131,7 @@ def _by_article(
     }
 
 
-def _logits(outputs: Any, inputs: Any) -> Any:
+def _logits(outputs: ModelOutput, inputs: Any) -> Any:
     """(questions, options). Raises ModelError for a model that scores something else."""
     from pipelines.core.errors import ModelError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from pipelines.models.generate import filled_on_the_left
 from pipelines.models.predict import Running, answers
 from pipelines.tasks.multiple_choice.training import EncodedChoices
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LEAST = 16
 """Tokens that sequences must have in common for it to pay."""
@@ -42,7 +45,7 @@ class Article:
         return len(self.prefix) + sum(map(len, self.rest))
 
 
-def can_share(model: Any) -> bool:
+def can_share(model: PreTrainedModel) -> bool:
     """Whether a model's head goes on from kept keys and values: ours, on a decoder."""
     config = model.config
     return type(model).__name__ == "FineryForMultipleChoice" and getattr(config, "family", None) == "decoder"
@@ -77,7 +80,7 @@ def pays(articles: Sequence[Article]) -> bool:
 
 
 def read_articles(
-    model: Any, articles: Sequence[Article], choices: int, padding: int, **running: Unpack[Running]
+    model: PreTrainedModel, articles: Sequence[Article], choices: int, padding: int, **running: Unpack[Running]
 ) -> tuple[list[NDArray[np.float32]], bool]:
     """((choices,) logits of each question in the order of the examples, whether articles were shared).
 
@@ -109,7 +112,7 @@ def read_articles(
     return by_question, bool(shares)
 
 
-def _plain(model: Any, batch: Sequence[Article], padding: int, device: Any) -> list[NDArray[np.float32]]:
+def _plain(model: PreTrainedModel, batch: Sequence[Article], padding: int, device: object) -> list[NDArray[np.float32]]:
     """Every sequence as a whole."""
     sequences = [np.concatenate([article.prefix, rest]) for article in batch for rest in article.rest]
     ids, real = _filled_on_the_right(sequences, padding, device)
@@ -117,7 +120,9 @@ def _plain(model: Any, batch: Sequence[Article], padding: int, device: Any) -> l
     return _by_article(logits, batch)
 
 
-def _shared(model: Any, batch: Sequence[Article], padding: int, device: Any) -> list[NDArray[np.float32]]:
+def _shared(
+    model: PreTrainedModel, batch: Sequence[Article], padding: int, device: object
+) -> list[NDArray[np.float32]]:
     """The articles through the body of the model, then what is left of the sequences behind them."""
     import torch
 
@@ -139,7 +144,7 @@ def _shared(model: Any, batch: Sequence[Article], padding: int, device: Any) -> 
     return _by_article(logits, batch)
 
 
-def _filled_on_the_right(rows: Sequence[NDArray[np.int32]], padding: int, device: Any) -> tuple[Any, Any]:
+def _filled_on_the_right(rows: Sequence[NDArray[np.int32]], padding: int, device: object) -> tuple[Any, Any]:
     import torch
 
     longest = max(map(len, rows))

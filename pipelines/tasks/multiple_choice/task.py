@@ -132,7 +132,7 @@ class ChoiceTask(Task):
             self._answer(cell, row, number, described) for cell, row, number in zip(cells, options, index, strict=True)
         ]
 
-    def _answer(self, cell: Any, options: Sequence[str], number: int, described: str) -> int:
+    def _answer(self, cell: object, options: Sequence[str], number: int, described: str) -> int:
         """The number of the right option, from 0: by letter, by number, or by its text."""
         count, last = len(options), len(options) - 1 + self.first
         if is_missing(cell):
@@ -152,7 +152,7 @@ class ChoiceTask(Task):
         return list(options).index(text)
 
 
-def _names(value: Any) -> Any:
+def _names(value: object) -> Any:
     """One column of lists, or several columns."""
     if isinstance(value, str) and value:
         return (value,)

@@ -18,6 +18,7 @@ from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_tr
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
@@ -33,7 +34,7 @@ class EncodedChoices(EncodedRows):
     """
 
 
-def encode_choices(tokenizer: Any, rows: ChoiceRows, max_length: int) -> EncodedChoices:
+def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_length: int) -> EncodedChoices:
     """Tokenise each option of `rows` beside the text that all of them share, special tokens included.
 
     Sequences longer than `max_length` lose tokens from the end of their longer text, which is the context.
@@ -67,7 +68,7 @@ def _grouped(sequences: list[list[int]], choices: int) -> list[list[npt.NDArray[
     return [arrays[start : start + choices] for start in range(0, len(arrays), choices)]
 
 
-def collate_choices(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_choices(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     """A batch as long as its longest sequence: `input_ids` and the like (batch, choices, length), `labels` (batch,)."""
     import torch
 
@@ -87,7 +88,13 @@ class MultipleChoiceTraining(TaskTraining):
     section 4.4."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.objectives.losses import classification_loss
         from pipelines.tasks.multiple_choice.task import ChoiceRows

@@ -26,6 +26,9 @@ from pipelines.tasks.predictions import LogitPredictions
 from pipelines.tasks.preference import scores as pair_scores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.data.reward_inputs import RewardInputFormat
 
 
@@ -42,7 +45,7 @@ class PairPredictions(LogitPredictions):
             )
         return None
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         """Both answers with their scores; `label` is 0, as the first is the better one, and `prediction` the one
         with the higher score."""
         import pyarrow as pa
@@ -67,7 +70,7 @@ class PairPredictions(LogitPredictions):
 def score_pairs(task: Task) -> Score:
     """The share of pairs whose chosen answer has the higher score; the same score counts half."""
 
-    def of(scores: Any, labels: Any) -> dict[str, float]:
+    def of(scores: object, labels: object) -> dict[str, float]:
         values = np.asarray(scores)
         if values.ndim != 2 or values.shape[1] != 2:
             raise ModelError(f"'{task.name}' needs two scores a pair, found the shape {values.shape}")
@@ -86,7 +89,7 @@ def score_pairs(task: Task) -> Score:
 
 
 def difference(
-    scores: Any, other: Any, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
+    scores: object, other: object, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> Mapping[str, Any]:
     """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap
     interval.
@@ -99,7 +102,7 @@ def difference(
     return {"difference": float(gaps.mean()), "interval": [float(low), float(high)]}
 
 
-def _credit(scores: Any) -> NDArray[np.float64]:
+def _credit(scores: object) -> NDArray[np.float64]:
     """What each pair adds to the accuracy: 1, 0, or a half."""
     values = np.asarray(scores, dtype=np.float64)
     found: NDArray[np.float64] = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
@@ -160,7 +163,9 @@ def reading_of(request: EvaluationRequest) -> RewardInputFormat:
     return RewardInputFormat("text" if looks_back_only(request.model.config.to_dict()) else "pair", request.length())
 
 
-def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) -> tuple[Any, Any]:
+def prepared(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Any, reading: RewardInputFormat
+) -> tuple[Any, Any]:
     """(the pairs, what `answers` asks of them: both scores of each)."""
     from pipelines.data.reward_inputs import RewardCollator
     from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
@@ -173,7 +178,7 @@ def prepared(model: Any, tokenizer: Any, rows: Any, reading: RewardInputFormat) 
     return examples, partial(_scores, model, examples, ScoredPairsCollator(RewardCollator.of(tokenizer)))
 
 
-def _scores(model: Any, examples: Any, together: Any, places: list[int], device: Any) -> Any:
+def _scores(model: PreTrainedModel, examples: Any, together: Any, places: list[int], device: Any) -> Any:
     """(pairs, 2): the chosen answers' scores first. Raises ModelError for a model that gives no single number."""
     from pipelines.core.errors import ModelError
 
@@ -196,7 +201,7 @@ def _stacked(scores: list[Any]) -> Any:
     return np.stack(scores)
 
 
-def _against(request: EvaluationRequest, rows: Any, scores: Any) -> dict[str, Any]:
+def _against(request: EvaluationRequest, rows: object, scores: object) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
 
     found = {}

@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
-from pipelines.data.completions import IGNORED, opening_of, parted, prompt_room, shortened, unended
+from pipelines.core.interfaces import IGNORED
+from pipelines.data.completions import opening_of, parted, prompt_room, shortened, unended
 from pipelines.data.encoding import encode_texts
 from pipelines.data.packing import end_of_text
 from pipelines.tasks.preference.rows import PreferenceRows
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 SIDES = ("chosen", "rejected")
 
@@ -76,7 +78,7 @@ class PreferencePairs:
 
 
 def encode_preferences(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: PreferenceRows,
     max_length: int,
     max_prompt_length: int | None = None,
@@ -101,7 +103,11 @@ def encode_preferences(
 
 
 def _as_continuations(
-    tokenizer: Any, rows: PreferenceRows, max_length: int, max_prompt_length: int | None, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    rows: PreferenceRows,
+    max_length: int,
+    max_prompt_length: int | None,
+    stops: Sequence[int],
 ) -> PreferencePairs:
     columns: dict[str, list[Any]] = {name: [] for name in ("chosen", "rejected", "chosen_labels", "rejected_labels")}
     kept: list[int] = []
@@ -130,7 +136,11 @@ def _as_continuations(
 
 
 def _as_targets(
-    tokenizer: Any, rows: PreferenceRows, max_length: int, max_prompt_length: int | None, stops: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase,
+    rows: PreferenceRows,
+    max_length: int,
+    max_prompt_length: int | None,
+    stops: Sequence[int],
 ) -> PreferencePairs:
     """Prompts and answers as an encoder-decoder is fine-tuned on them: as people read them, special tokens included."""
     sources, cut = encode_texts(tokenizer, rows.texts, max_prompt_length or max_length, "text")
@@ -227,7 +237,7 @@ class PreferenceCollator:
         return ids, real
 
 
-def beside_pairs(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def beside_pairs(examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """What a batch says of its B pairs: `pairs` (B,), one for each pair that counts, and `margin` (B,) where there
     are margins."""
     import torch

@@ -71,7 +71,7 @@ class LabelledAnswer:
     good: bool
 
 
-def detect(columns: Sequence[str], first: Mapping[str, Any], given: Mapping[str, str]) -> str:
+def detect(columns: Sequence[str], first: Mapping[str, object], given: Mapping[str, str]) -> str:
     """The format of rows with these columns. `given` are the format's names for them. Raises Unreadable."""
     known = {*columns, *given}
     if {"chosen", "rejected"} <= known:
@@ -98,12 +98,12 @@ def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> d
     return columns_behind(name, COLUMNS[name], columns, given)
 
 
-def read(name: str, cells: Mapping[str, Any]) -> Comparison | LabelledAnswer:
+def read(name: str, cells: Mapping[str, object]) -> Comparison | LabelledAnswer:
     """One row. `cells` are by the format's own names. Raises Unreadable."""
     return READERS[name](cells)
 
 
-def _explicit(cells: Mapping[str, Any]) -> Comparison:
+def _explicit(cells: Mapping[str, object]) -> Comparison:
     prompt, chosen, rejected = cells.get("prompt"), cells.get("chosen"), cells.get("rejected")
     if isinstance(chosen, list) and isinstance(rejected, list) and _includes_prompt(prompt, chosen, rejected):
         return _implicit(cells)
@@ -111,14 +111,14 @@ def _explicit(cells: Mapping[str, Any]) -> Comparison:
     return _compared(pair[0], pair[1], cells)
 
 
-def _includes_prompt(prompt: Any, chosen: list[Any], rejected: list[Any]) -> bool:
+def _includes_prompt(prompt: object, chosen: list[object], rejected: list[object]) -> bool:
     """Whether the lists of messages begin with the prompt again, as UltraFeedback's do."""
     if not chosen or not rejected or chosen[0] != rejected[0] or not isinstance(chosen[0], Mapping):
         return False
     return isinstance(prompt, str) or (isinstance(prompt, list) and bool(prompt) and chosen[: len(prompt)] == prompt)
 
 
-def _implicit(cells: Mapping[str, Any]) -> Comparison:
+def _implicit(cells: Mapping[str, object]) -> Comparison:
     chosen, rejected = (messages_of(column, cells.get(column)) for column in ("chosen", "rejected"))
     common = sum(1 for _ in _alike(chosen, rejected))
     if common == 0:
@@ -132,14 +132,14 @@ def _implicit(cells: Mapping[str, Any]) -> Comparison:
     return _compared(_dialogue(cells, chosen), _dialogue(cells, rejected), cells)
 
 
-def _alike(chosen: Sequence[Any], rejected: Sequence[Any]) -> Any:
+def _alike(chosen: Sequence[object], rejected: Sequence[object]) -> Any:
     for one, other in zip(chosen, rejected, strict=False):
         if one != other:
             return
         yield one
 
 
-def _transcripts(cells: Mapping[str, Any]) -> Comparison:
+def _transcripts(cells: Mapping[str, object]) -> Comparison:
     """Split where the last shared `Assistant:` ends. A chosen and a rejected text may go on with further turns:
     they are part of the answer."""
     chosen, rejected = _text(cells, "chosen"), _text(cells, "rejected")
@@ -169,7 +169,7 @@ def _transcripts(cells: Mapping[str, Any]) -> Comparison:
     return _compared(pair[0], pair[1], cells)
 
 
-def _openai(cells: Mapping[str, Any]) -> Comparison:
+def _openai(cells: Mapping[str, object]) -> Comparison:
     asked = cells.get("input")
     prompt = messages_of("input.messages", asked.get("messages") if isinstance(asked, Mapping) else asked)
     chosen, rejected = (
@@ -179,7 +179,7 @@ def _openai(cells: Mapping[str, Any]) -> Comparison:
     return _compared(chosen, rejected, cells)
 
 
-def _labelled(cells: Mapping[str, Any]) -> LabelledAnswer:
+def _labelled(cells: Mapping[str, object]) -> LabelledAnswer:
     said = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
     label = cells.get("label")
     good = (
@@ -193,7 +193,7 @@ def _labelled(cells: Mapping[str, Any]) -> LabelledAnswer:
     return LabelledAnswer(said, good)
 
 
-def _answered(cells: Mapping[str, Any], prompt: Any, answer: Any, column: str) -> Dialogue:
+def _answered(cells: Mapping[str, object], prompt: object, answer: object, column: str) -> Dialogue:
     """A prompt and one answer, each a text or a list of messages. Two texts are joined as they are, without a
     template."""
     if isinstance(prompt, list) or isinstance(answer, list):
@@ -210,14 +210,14 @@ def _answered(cells: Mapping[str, Any], prompt: Any, answer: Any, column: str) -
     return Dialogue(tuple(opened), (*[False] * (len(opened) - 1), True), templated=len(opened) > 2)
 
 
-def _dialogue(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Dialogue:
+def _dialogue(cells: Mapping[str, object], messages: Sequence[Mapping[str, object]]) -> Dialogue:
     if messages[-1]["role"] != "assistant":
         raise Unreadable(f"ends with a message of the {messages[-1]['role']}, must end with the assistant's answer")
     opened = _opened(cells, messages)
     return Dialogue(tuple(opened), (*[False] * (len(opened) - 1), True))
 
 
-def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _opened(cells: Mapping[str, object], messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
     """The messages behind what the column `system` says, where there is one."""
     system = cells.get("system")
     if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
@@ -225,7 +225,7 @@ def _opened(cells: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> 
     return list(messages)
 
 
-def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, Any]) -> Comparison:
+def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object]) -> Comparison:
     _refuse_empty(chosen, "chosen")
     _refuse_empty(rejected, "rejected")
     if chosen.completion == rejected.completion:
@@ -244,7 +244,7 @@ def _refuse_empty(said: Dialogue, column: str) -> None:
         raise Unreadable("has an empty prompt")
 
 
-def _margin(cells: Mapping[str, Any]) -> float | None:
+def _margin(cells: Mapping[str, object]) -> float | None:
     """The column `margin`, else what the two scores differ by."""
     if cells.get("margin") is not None:
         return _number(cells, "margin")
@@ -253,7 +253,7 @@ def _margin(cells: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _probability(cells: Mapping[str, Any]) -> float | None:
+def _probability(cells: Mapping[str, object]) -> float | None:
     if cells.get("probability") is None:
         return None
     value = _number(cells, "probability")
@@ -272,7 +272,7 @@ def _number(cells: Mapping[str, Any], column: str) -> float:
     return value
 
 
-def _text(cells: Mapping[str, Any], column: str) -> str:
+def _text(cells: Mapping[str, object], column: str) -> str:
     value = cells.get(column)
     if not isinstance(value, str):
         given = "nothing" if value is None else f"{str(value)[:40]!r} ({type(value).__name__})"

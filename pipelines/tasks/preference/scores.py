@@ -6,8 +6,6 @@ incomplete block designs: the method of paired comparisons".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,19 +13,19 @@ BINS = 20
 """Bars of a histogram."""
 
 
-def accuracy(scores: Any) -> float:
+def accuracy(scores: object) -> float:
     """The share of pairs (pairs, 2), chosen first, whose chosen answer has the higher score; the same score counts
     half."""
     differences = _differences(scores)
     return float(((differences > 0) + 0.5 * (differences == 0)).mean())
 
 
-def negative_log_likelihood(scores: Any) -> float:
+def negative_log_likelihood(scores: object) -> float:
     """The mean of -ln σ(chosen - rejected) over the pairs (pairs, 2), in nats."""
     return float(np.logaddexp(0.0, -_differences(scores)).mean())
 
 
-def calibration_error(scores: Any, bins: int = 15) -> float:
+def calibration_error(scores: object, bins: int = 15) -> float:
     """How far the model's confidence in the answer that it prefers lies from how often that is the chosen one.
 
     The expected calibration error of Guo et al. 2017, "On Calibration of Modern Neural Networks", equation 3,
@@ -41,7 +39,7 @@ def calibration_error(scores: Any, bins: int = 15) -> float:
     return float(gaps.sum() / len(differences))
 
 
-def histogram(scores: Any, bins: int = BINS) -> dict[str, list[float]]:
+def histogram(scores: object, bins: int = BINS) -> dict[str, list[float]]:
     """How many chosen and rejected answers have a score between each two `edges` (bins + 1,); scores are (pairs, 2)."""
     values = np.asarray(scores, dtype=np.float64)
     low, high = float(values.min()), float(values.max())
@@ -50,7 +48,7 @@ def histogram(scores: Any, bins: int = BINS) -> dict[str, list[float]]:
     return {"edges": edges.tolist(), "chosen": counts[0], "rejected": counts[1]}
 
 
-def _differences(scores: Any) -> NDArray[np.float64]:
+def _differences(scores: object) -> NDArray[np.float64]:
     values = np.asarray(scores, dtype=np.float64)
     found: NDArray[np.float64] = values[:, 0] - values[:, 1]
     return found

@@ -44,7 +44,7 @@ METRICS = ("accuracy",)
 """The share of pairs whose chosen answer gets the higher score."""
 
 
-def _path_or_share(value: Any, info: ValidationInfo) -> Any:
+def _path_or_share(value: object, info: ValidationInfo) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"is {show(value)}, must be a file, a data set's name, or the share of train such as 0.2")
     if isinstance(value, str):
@@ -134,7 +134,7 @@ class Preference(TaskKind):
         ]
 
     @classmethod
-    def training_issues(cls, subject: Any, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
+    def training_issues(cls, subject: object, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
         """Asked of the subjects of supervised stages alone."""
         yield (
             ("task",),
@@ -142,7 +142,7 @@ class Preference(TaskKind):
         )
 
     @classmethod
-    def training_head(cls, subject: Any, task: Task) -> Head:
+    def training_head(cls, subject: object, task: Task) -> Head:
         return Head(cls.head_kind)
 
     @classmethod

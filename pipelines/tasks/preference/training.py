@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipelines.core.errors import DataError, IncompatibleError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.encoding import Columns
 from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
 from pipelines.tasks.preference.rows import PreferenceRows
@@ -26,6 +27,8 @@ from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.data.reward_inputs import RewardInputFormat
     from pipelines.objectives.losses import Meter
@@ -85,7 +88,7 @@ class ScoredPairs:
 
 
 def encode_scored_pairs(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: PreferenceRows,
     reading: RewardInputFormat,
     stops: Sequence[int] = (),
@@ -170,7 +173,13 @@ class PreferenceTraining(TaskTraining):
     """The Bradley–Terry loss of pairs of answers."""
 
     def prepare(
-        self, subject: Any, task: Any, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Any,
+        task: Any,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedReward:
         from pipelines.data.completions import stops_of
         from pipelines.data.reward_inputs import RewardCollator
@@ -210,7 +219,9 @@ class PreparedReward(PreparedTask):
     meter: Meter | None = None
 
 
-def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int | None) -> RewardInputFormat:
+def reading_of(
+    subject: Any, config: PreTrainedConfig, dialogues: Iterable[Any], longest: int | None
+) -> RewardInputFormat:
     """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
     told to."""
     from pipelines.data.reward_inputs import RewardInputFormat
@@ -224,7 +235,11 @@ def reading_of(subject: Any, config: Any, dialogues: Iterable[Any], longest: int
 
 
 def pair_loss(
-    model: Any, inputs: dict[str, Tensor], smoothing: float = 0.0, centring: float = 0.0, meter: Meter | None = None
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    smoothing: float = 0.0,
+    centring: float = 0.0,
+    meter: Meter | None = None,
 ) -> tuple[Tensor, Any]:
     """The Bradley–Terry loss summed over the pairs (), and as `logits` the scores of both sides (pairs, 2); one pass
     reads both.
@@ -233,8 +248,6 @@ def pair_loss(
     and the mean score.
     """
     import torch
-
-    from pipelines.models.log_probabilities import IGNORED
 
     inputs = dict(inputs)
     labels, margin, probability = inputs.pop("labels"), inputs.pop("margin", None), inputs.pop("probability", None)
@@ -252,7 +265,7 @@ def pair_loss(
     return each.masked_fill(~real, 0.0).sum(), {"logits": scores}
 
 
-def pair_score(scores: Any, labels: Any) -> dict[str, float]:
+def pair_score(scores: object, labels: object) -> dict[str, float]:
     """How well scores (pairs, 2) tell the better answer."""
     from pipelines.tasks.preference import scores as pair_scores
 

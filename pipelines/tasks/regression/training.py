@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
-from pipelines.data.completions import IGNORED
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.encoding import collate, encode
 from pipelines.objectives.losses import regression_loss
 from pipelines.tasks import auxiliary_lm
@@ -14,6 +14,8 @@ from pipelines.tasks.scoring import score
 from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
     from pipelines.tasks.subject import Subject
@@ -23,7 +25,13 @@ class RegressionTraining(TaskTraining):
     """Squared error, and GPT's auxiliary loss beside it on demand."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         rows = training_rows(subject, task)
         if any(label == IGNORED for label in rows.labels or ()):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.core.errors import ModelError
 from pipelines.tasks.seq2seq.task import objective_of
 from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
     from pipelines.tasks.subject import Subject
@@ -23,7 +25,13 @@ class Seq2SeqTraining(TaskTraining):
     """Teacher forcing, or mask-predict, on pairs of texts."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.encoding import encode_pairs
 

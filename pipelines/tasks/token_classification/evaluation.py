@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Score, Task
+from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.scores import score_names
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import SplitPredictions, constant_tag
 
-IGNORED = -100
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers.utils import ModelOutput
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class TagPredictions(SplitPredictions):
     def doubt(self, task: Task) -> str | None:
         return constant_tag(self.benchmark, self.split, self.said, self.names)
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         import pyarrow as pa
 
         texts = pa.list_(pa.string())
@@ -85,7 +87,7 @@ class TagPredictions(SplitPredictions):
         )
 
 
-def _ragged(rows: Sequence[Any]) -> NDArray[Any]:
+def _ragged(rows: Sequence[object]) -> NDArray[Any]:
     found = np.empty(len(rows), dtype=object)
     found[:] = rows
     return found
@@ -155,7 +157,7 @@ class TokenClassificationEvaluation(TaskEvaluation):
         return score_tags(task)
 
 
-def _of_tokens(outputs: Any, inputs: Any) -> list[Any]:
+def _of_tokens(outputs: ModelOutput, inputs: Any) -> list[Any]:
     """For each part (tokens, classes) without padding. Raises ModelError for a model without them, or whose
     training diverged."""
     import numpy as np

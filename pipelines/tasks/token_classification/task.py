@@ -7,7 +7,7 @@ whole entities are scored; with `scheme: plain` each word has a class of its own
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
@@ -111,7 +111,7 @@ class TokenTask(Task):
                     )
         return [[ids[tag] for tag in tags] for tags in rows]
 
-    def _names(self, data: Dataset, cells: Sequence[Any], index: Sequence[int], described: str) -> list[list[str]]:
+    def _names(self, data: Dataset, cells: Sequence[object], index: Sequence[int], described: str) -> list[list[str]]:
         """The tags of every row, in words."""
         declared = getattr(getattr(data.features[self.label], "feature", None), "names", None)
         names: list[list[str]] = []
@@ -123,7 +123,7 @@ class TokenTask(Task):
             names.append([self._name(tag, declared or self.labels, number, described) for tag in cell])
         return names
 
-    def _name(self, tag: Any, declared: Sequence[str] | None, number: int, described: str) -> str:
+    def _name(self, tag: object, declared: Sequence[str] | None, number: int, described: str) -> str:
         if declared and isinstance(tag, int) and not isinstance(tag, bool) and str(tag) not in declared:
             if not 0 <= tag < len(declared):
                 self._refuse(described, number, f"has the tag {tag}, must be one of 0 to {len(declared) - 1}")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
 from pipelines.tasks.scoring import score
@@ -25,14 +26,11 @@ from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, trainin
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import Task
     from pipelines.tasks.subject import Subject
-
-
-IGNORED = -100
-"""The label of a token that is not learnt from. `pipelines.models.log_probabilities` has the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ class EncodedWords(PartedColumns):
         return example if self.labels is None else example | {"token_labels": self.labels[position]}
 
 
-def encode_words(tokenizer: Any, rows: WordRows, max_length: int) -> EncodedWords:
+def encode_words(tokenizer: PreTrainedTokenizerBase, rows: WordRows, max_length: int) -> EncodedWords:
     """Tokenise the words of `rows`, special tokens included, in parts of at most `max_length` tokens. Raises
     ModelError."""
     check_offsets(tokenizer)
@@ -112,7 +110,7 @@ def _word_starts(
 
 
 def _mark_row(
-    words: Sequence[str], offsets: Sequence[Any], special: Sequence[Any], found: Sequence[npt.NDArray[np.int32]]
+    words: Sequence[str], offsets: Sequence[object], special: Sequence[object], found: Sequence[npt.NDArray[np.int32]]
 ) -> None:
     """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets
     none."""
@@ -135,12 +133,12 @@ def _mark_row(
         found[part_of[token[number]]][place[token[number]]] = number
 
 
-def _labelled(words: npt.NDArray[np.int32], labels: Any) -> npt.NDArray[np.int32]:
+def _labelled(words: npt.NDArray[np.int32], labels: object) -> npt.NDArray[np.int32]:
     classes = np.asarray(labels, dtype=np.int32)
     return np.where(words >= 0, classes[np.maximum(words, 0)], IGNORED).astype(np.int32)
 
 
-def collate_words(tokenizer: Any, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_words(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
     """A batch as long as its longest part; `labels` (batch, length), where there are some, are -100 on padding."""
     import torch
 
@@ -156,7 +154,13 @@ class TokenClassificationTraining(TaskTraining):
     """Cross-entropy over the tokens that begin a word. Devlin et al. 2019, "BERT", section 5.3."""
 
     def prepare(
-        self, subject: Subject, task: Task, context: Context, model: Any, tokenizer: Any, longest: int | None
+        self,
+        subject: Subject,
+        task: Task,
+        context: Context,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        longest: int | None,
     ) -> PreparedTask:
         from pipelines.objectives.losses import classification_loss
         from pipelines.tasks.token_classification.task import WordRows

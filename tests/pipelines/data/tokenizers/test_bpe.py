@@ -202,5 +202,5 @@ def test_a_vocabulary_without_room_for_the_bytes_says_how_many_it_needs():
 
 @pytest.mark.parametrize("texts", [[], [""], [" \n"]])
 def test_no_text_is_refused_byte_bpe(texts: list[str]):
-    with pytest.raises(DataError, match="text to train the byte_tokenizer on is empty"):
+    with pytest.raises(DataError, match="text to train the tokenizer on is empty"):
         ByteBPE().train(texts, 300)
