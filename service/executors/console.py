@@ -9,12 +9,6 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False
-"""As typing's, which takes longer to import than all the rest."""
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 _CHUNK = 1 << 16
 
 

@@ -14,7 +14,8 @@ import time
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
     from typing import Any
 
 SECRETS = "secrets"
