@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from service.executors import console, launcher, process_tree, records
-from service.executors.console import read_console, tail
+from service.executors import launcher, process_tree, records
+from service.executors import records as console
 from service.executors.isolation import NONE
 from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
+from service.executors.records import read_console, tail
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
 
 

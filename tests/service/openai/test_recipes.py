@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.core.registry import STAGES
-from service.openai.graders import reward_of
+from service.openai.creation import reward_of
 from service.openai.recipes import (
     METHODS,
     TrainingMethod,
@@ -19,8 +19,7 @@ from service.openai.recipes import (
     short_name,
     supervised_recipe,
 )
-from service.safety.materialise import needs
-from service.safety.network_recipes import Known, check
+from service.safety.network_recipes import Known, check, needs
 
 GRADER = {"type": "string_check", "name": "x", "input": "{{sample.output_text}}", "operation": "like"}
 

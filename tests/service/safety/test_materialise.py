@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import read_yaml_text
-from service.safety.materialise import materialise, needs
+from service.safety.network_recipes import materialise, needs
 from tests.service.safety.test_network_recipes import recipe
 
 
