@@ -279,9 +279,7 @@ def _norm_bias(fields: Config, width: int) -> int:
 
 
 def _stack_norms(fields: Config, stack: Stack) -> int:
-    """Norms of the hidden width: one a sublayer, two in a sandwich, and one at the end unless each sum is
-    normalised.
-    """
+    """Norms of the hidden width: one a sublayer, two in a sandwich, one at the end where sums are not normalised."""
     each = 2 if fields["norm_position"] == "sandwich" else 1
     return stack.layers * stack.sublayers * each + (fields["norm_position"] != "post")
 

@@ -256,9 +256,7 @@ class FineryDecoderLayer(FineryLayer):
 
 
 def initialise(module: nn.Module, config: FineryConfig) -> bool:
-    """Fill a module's own weights, and buffers that a checkpoint does not hold. False if it is of no kind known
-    here.
-    """
+    """Fill a module's own weights, and buffers that a checkpoint does not hold. False for an unknown kind."""
     if isinstance(module, nn.Linear):
         _matrix(module, config)
         if module.bias is not None:

@@ -125,9 +125,7 @@ class FineryClassificationModel(FineryPreTrainedModel):
         return BodyOutput(tokens, tokens[torch.arange(len(tokens), device=tokens.device), place], outputs)
 
     def _last_token(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
-        """The place of each text's last token that is no padding: (batch,). The mask decides, else the padding
-        token.
-        """
+        """The place of each text's last token (batch,), padding aside: by the mask, else by the padding token."""
         batch, query = tokens.shape[:2]
         if mask is not None and mask.ndim == 2:
             real = mask[:, -query:].to(tokens.device) != 0  # a mask may cover what is kept from before, first
@@ -245,9 +243,7 @@ class FineryForTokenClassification(FineryClassificationModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput | Seq2SeqSequenceClassifierOutput:
-        """`logits` are (batch, query, num_labels); `labels` (batch, query) name a class, or -100 where there is
-        none.
-        """
+        """`logits` are (batch, query, num_labels); `labels` (batch, query) name classes, -100 for none."""
         read = self._read(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.trainer import Collate
 
 
 HEAD = Head("reward")
@@ -196,7 +198,9 @@ class ScoreSummary:
         )
 
 
-def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> ScoreSummary:
+def describe(
+    context: Context, model: PreTrainedModel, collate: Collate, examples: Examples, selection: Examples | None
+) -> ScoreSummary:
     """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
     drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
     train = scores_of(model, examples.select(drawn), collate)
@@ -216,7 +220,7 @@ def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def scores_of(model: PreTrainedModel, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
+def scores_of(model: PreTrainedModel, examples: Examples, collate: Collate) -> npt.NDArray[np.float64]:
     """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
     import torch
 

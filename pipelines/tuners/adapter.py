@@ -8,11 +8,11 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.target_modules import trained_whole
@@ -120,7 +120,7 @@ class Adapter(TunerBlock):
             raise ConfigIssues(found)
         return self
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """Model types without a place for the adapter, and layers that are not there."""
         kind = words.get("model_type")
         if kind in NO_FEED_FORWARD:

@@ -7,9 +7,9 @@ bias parameters"). Modules that the checkpoint did not bring, the head of the ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.layer_groups import in_body, new_weights
 from pipelines.tuners.tuner import TunerBlock
@@ -50,7 +50,7 @@ class BitFit(TunerBlock):
     """Which biases of the body learn: all, or those of the queries and of the feed-forward's first matrix, half the
     number."""
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """A body without biases has nothing to learn."""
         kind = str(words.get("model_type"))
         if kind == "finery":

@@ -27,6 +27,7 @@ from peft import PeftConfig
 from peft import mapping as peft_mapping
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
@@ -196,7 +197,7 @@ class BottleneckConfig(PeftConfig):  # type: ignore[misc]
         plain = super().to_dict()
         return {name: sorted(value) if isinstance(value, set) else value for name, value in plain.items()}
 
-    def save_pretrained(self, save_directory: str, **keywords: Any) -> None:
+    def save_pretrained(self, save_directory: str, **keywords: object) -> None:
         """Write `adapter_config.json`, and this module beside it."""
         super().save_pretrained(save_directory, **keywords)
         beside = Path(save_directory) / FILE
@@ -300,7 +301,7 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
         super().__init__()
         self.base_layer = base_layer
         self.bottleneck_adapters = nn.ModuleDict()
-        self.hook: Any = None
+        self.hook: RemovableHandle | None = None
         self.entered: Tensor | None = None
         self.update_layer(name, config, entry, place)
 
@@ -312,7 +313,7 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
             self.hook = entry.register_forward_pre_hook(self._remember, with_kwargs=True)
         self.set_adapter(self.active_adapters)
 
-    def _remember(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _remember(self, module: nn.Module, positional: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         if not self.disable_adapters:
             self.entered = positional[0] if positional else named["input"]
 
@@ -322,7 +323,7 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
             self.hook.remove()
         self.hook = self.entered = None
 
-    def forward(self, states: Tensor, *rest: Any, **named: Any) -> Tensor:
+    def forward(self, states: Tensor, *rest: object, **named: object) -> Tensor:
         entered, self.entered = self.entered, None
         output: Tensor = self.base_layer(states, *rest, **named)
         if self.disable_adapters:
@@ -330,7 +331,7 @@ class BottleneckLayer(nn.Module, BaseTunerLayer):  # type: ignore[misc]
         active = [self.bottleneck_adapters[name] for name in self.active_adapters if name in self.bottleneck_adapters]
         return output + sum(adapter(output, entered) for adapter in active) if active else output
 
-    def _freeze_non_trainable_peft_weights(self, adapter_names: Any = None) -> None:
+    def _freeze_non_trainable_peft_weights(self, adapter_names: list[str] | None = None) -> None:
         """PEFT asks after each change of what may learn: the adapters inside a fusion never do."""
         for adapter in self.bottleneck_adapters.values():
             if isinstance(adapter, FusedBottlenecks):
@@ -350,7 +351,9 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
     tuner_layer_cls = BottleneckLayer
     target_module_mapping: dict[str, list[str]] = {}
 
-    def _prepare_adapter_config(self, peft_config: BottleneckConfig, model_config: dict[str, Any]) -> BottleneckConfig:
+    def _prepare_adapter_config(
+        self, peft_config: BottleneckConfig, model_config: dict[str, object]
+    ) -> BottleneckConfig:
         if peft_config.target_modules is None:
             peft_config.target_modules = [
                 place.exit for place in places_for(self.model, peft_config.kind, peft_config.layers)
@@ -364,7 +367,7 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
         self,
         peft_config: BottleneckConfig,
         adapter_name: str,
-        target: Any,
+        target: nn.Module,
         target_name: str,
         parent: nn.Module,
         current_key: str,
@@ -386,7 +389,7 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
     def _check_merge_allowed(self) -> None:
         raise ValueError(UNMERGEABLE)
 
-    def _unload_and_optionally_merge(self, merge: bool = True, *rest: Any, **named: Any) -> Any:
+    def _unload_and_optionally_merge(self, merge: bool = True, *rest: object, **named: object) -> Any:
         unloaded = [] if merge else [layer for layer in self.model.modules() if isinstance(layer, BottleneckLayer)]
         model = super()._unload_and_optionally_merge(merge, *rest, **named)
         for layer in unloaded:
@@ -395,9 +398,7 @@ class BottleneckModel(BaseTuner):  # type: ignore[misc]
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        """`….bottleneck_adapters.default.down.weight` is saved without `default`. PEFT's own looks one level up
-        only.
-        """
+        """`….bottleneck_adapters.default.down.weight` is saved without `default`: PEFT looks one level up only."""
         return key.replace(f".bottleneck_adapters.{adapter_name}.", ".bottleneck_adapters.", 1)
 
 
@@ -409,9 +410,7 @@ def _widths(module: nn.Module) -> tuple[int, int]:
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT both methods. `register_peft_method` takes the names of its own enum only, so its tables are written
-    to.
-    """
+    """Teach PEFT both methods. `register_peft_method` takes names of its own enum only: its tables are written to."""
     for name, config in ((BOTTLENECK, BottleneckConfig), (FUSION, FusionConfig)):
         if replace or name not in peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING:
             peft_mapping.PEFT_TYPE_TO_CONFIG_MAPPING[name] = config

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -44,8 +44,7 @@ class SlantedTriangular(Block):
     """How much smaller the smallest rate is than the largest."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What the rates are multiplied by in the update after `step` others, of `steps` in all: between 1 / ratio and
-        1.
+        """What the rates are multiplied by after `step` of `steps` updates: between 1 / ratio and 1.
 
         The fall takes `steps - cut` steps, which is the paper's `cut · (1 / cut_frac - 1)` where `cut_frac · steps` is
         whole; elsewhere the paper's would end early and go below zero.
@@ -55,10 +54,10 @@ class SlantedTriangular(Block):
         return (1 + max(height, 0.0) * (self.ratio - 1)) / self.ratio
 
 
-def _true_or_settings(block: type[Block], example: str) -> Callable[[Any], Any]:
+def _true_or_settings(block: type[Block], example: str) -> Callable[[object], object]:
     """The validator of a key that takes `true`, for the settings as they are by default, or a mapping."""
 
-    def validate(value: Any) -> Any:
+    def validate(value: object) -> object:
         if isinstance(value, bool):
             return block() if value else None
         if value is None or isinstance(value, block | dict):
@@ -112,9 +111,7 @@ class Full(TunerBlock):
         return model
 
     def rates(self, model: PreTrainedModel) -> Mapping[str, float]:
-        """1 for the head and for the topmost layer without one, and 1 / discriminative of the layer above for each
-        below.
-        """
+        """1 for the topmost layer, and for each below it 1 / discriminative of that of the layer above."""
         if self.discriminative is None:
             return {}
         groups = layer_groups(model)
@@ -175,8 +172,7 @@ def _learning_groups(model: PreTrainedModel, learning: set[str]) -> list[Group]:
 
 
 def matching(model: PreTrainedModel, patterns: Iterable[str], key: str) -> set[str]:
-    """Names of the parameters that a pattern means. Raises IncompatibleError for a pattern that means none, at the
-    recipe's `key`.
+    """Names of the parameters that the patterns at the recipe's `key` mean. Raises IncompatibleError for an idle one.
 
     A pattern stands for a module with everything in it, or for a parameter, by its full name or its last words:
     `embeddings`, `layer.0` (not `layer.10`), `LayerNorm.bias`. `*` stands for anything, `?` for one character.

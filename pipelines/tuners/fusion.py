@@ -113,11 +113,11 @@ class Fusion(TunerBlock):
 MARK = ".bottleneck_adapters."
 
 
-def _places_of(weights: Mapping[str, Any]) -> set[str]:
+def _places_of(weights: Mapping[str, Tensor]) -> set[str]:
     """Full names of the layers behind which a saved adapter stands."""
     return {key.partition(MARK)[0].removeprefix("base_model.model.") for key in weights if MARK in key}
 
 
-def _weights_at(weights: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _weights_at(weights: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
     start = f"base_model.model.{place}{MARK}"
     return {key.removeprefix(start): value for key, value in weights.items() if key.startswith(start)}

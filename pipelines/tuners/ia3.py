@@ -12,10 +12,11 @@ with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.target_modules import (
@@ -31,6 +32,7 @@ from pipelines.tuners.tuner import TunerBlock
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
 UNFIT: Mapping[str, str] = {
@@ -44,9 +46,7 @@ UNFIT: Mapping[str, str] = {
 
 
 class IA3(TunerBlock):
-    """Learn one vector for keys, one for values and one for inner activations in each layer; everything else stays
-    frozen.
-    """
+    """Learn a vector for keys, one for values and one for inner activations in each layer; all else is frozen."""
 
     name: Literal["ia3"] = "ia3"
     adapts: ClassVar[bool] = True
@@ -64,17 +64,11 @@ class IA3(TunerBlock):
     def _consistent(self) -> Self:
         stray = [each for each in self.feedforward_modules if each not in self.target_modules]
         if stray:
-            raise ConfigIssues(
-                [
-                    (
-                        ("feedforward_modules",),
-                        f"names {', '.join(stray)}, which target_modules does not; name them in both",
-                    )
-                ]
-            )
+            sentence = f"names {', '.join(stray)}, which target_modules does not; name them in both"
+            raise ConfigIssues([(("feedforward_modules",), sentence)])
         return self
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         why = None if self.target_modules else UNFIT.get(str(words.get("model_type")))
         return why and (
             f"scales keys, values and inner activations, but '{words['model_type']}' {why}; name its layers "
@@ -82,7 +76,7 @@ class IA3(TunerBlock):
         )
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when its keys, values or feed-forward networks are not
+        """A PEFT model around `model`. Raises IncompatibleError where its keys, values or feed-forwards are not
         found.
         """
         from peft import IA3Config, get_peft_model
@@ -101,7 +95,7 @@ class IA3(TunerBlock):
         )
         return get_peft_model(model, config)
 
-    def _found(self, model: PreTrainedModel, whole: list[str]) -> tuple[list[str], dict[str, Any]]:
+    def _found(self, model: PreTrainedModel, whole: list[str]) -> tuple[list[str], dict[str, Module]]:
         """(the layers that end feed-forward networks, they and the projections to keys and values), by full name."""
         body = body_layers(model, whole)
         projections, inner = key_value_layers(body), feed_forward_ends(model, body)

@@ -6,11 +6,11 @@ Do? Freezing Layers During Transformer Fine-Tuning", arxiv.org/abs/1911.03090.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.layer_groups import HEAD, layer_groups
 from pipelines.tuners.tuner import TunerBlock
@@ -30,10 +30,8 @@ class LastLayer(TunerBlock):
     layers: int = Field(0, ge=0)
     """How many layers below the head learn too."""
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
-        """A language model's head is usually the embeddings: then no weight is the head's alone. Only so many layers
-        are there.
-        """
+    def misfit(self, words: Config, head: str) -> str | None:
+        """A language model's head is usually the embeddings, with no weight of its own; layers are counted too."""
         depth = words.get("num_hidden_layers")
         if (
             words.get("model_type") == "finery"

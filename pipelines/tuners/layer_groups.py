@@ -28,9 +28,7 @@ class Group(NamedTuple):
 
 
 def layer_groups(model: PreTrainedModel) -> list[Group]:
-    """Every weight of the model in the group of its layer, from the lowest to the highest; groups without any are left
-    out.
-    """
+    """Every weight of the model in the group of its layer, from the lowest to the highest; no group is empty."""
     stacks = _stacks(model)
     order = [EMBEDDINGS, *(layer for stack in stacks for layer in stack.values()), HEAD]
     members: dict[str, list[str]] = {name: [] for name in dict.fromkeys(order)}
@@ -41,9 +39,7 @@ def layer_groups(model: PreTrainedModel) -> list[Group]:
 
 
 def in_body(model: PreTrainedModel, name: str) -> bool:
-    """Whether a parameter or module belongs to the pretrained body: no head, no pooler, nothing that the checkpoint
-    lacked.
-    """
+    """Whether a parameter or module is of the pretrained body: no head, no pooler, nothing that was new."""
     fresh = getattr(model, "finery_new_modules", ())
     if "pooler" in name.split(".") or any(name == each or name.startswith(f"{each}.") for each in fresh):
         return False
@@ -73,9 +69,7 @@ def _is_list(module: Module) -> bool:
 
 
 def _stacks(model: PreTrainedModel) -> list[dict[str, str]]:
-    """For each stack its entries (`encoder.layer.0`), each with the name of its layer; an encoder's before a
-    decoder's.
-    """
+    """For each stack its entries (`encoder.layer.0`) with the names of their layers; encoders come first."""
     lists = [
         (name, module) for name, module in model.named_modules() if _is_list(module) and in_body(model, f"{name}.0")
     ]

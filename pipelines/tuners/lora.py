@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -47,36 +47,28 @@ Start = Mapping[str, tuple["Tensor", "Tensor"]]
 """(A0 (r, in), B0 (out, r)) of each layer, by its full name in the base."""
 
 
-def _targets(value: Any) -> Any:
+def _targets(value: object) -> object:
     if value == "all-linear" or (isinstance(value, tuple) and value and all(isinstance(each, str) for each in value)):
         return value
-    raise ConfigIssues(
-        [((), f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]")]
-    )
+    sentence = f"is {show(value)}, must be all-linear or a list of module names, such as [query, value]"
+    raise ConfigIssues([((), sentence)])
 
 
-def _init_lora_weights(value: Any) -> Any:
+def _init_lora_weights(value: object) -> object:
     if value is True or value in STARTS or (isinstance(value, str) and re.fullmatch(r"pissa_niter_[1-9]\d*", value)):
         return value
-    raise ConfigIssues(
-        [
-            (
-                (),
-                f"is {show(value)}, must be true, or one of {', '.join(STARTS)}, or pissa_niter_N such as "
-                "pissa_niter_16",
-            )
-        ]
-    )
+    starts = f"{', '.join(STARTS)}, or pissa_niter_N such as pissa_niter_16"
+    raise ConfigIssues([((), f"is {show(value)}, must be true, or one of {starts}")])
 
 
-def _indices(value: Any) -> Any:
+def _indices(value: object) -> object:
+    if value is None:
+        return None
     numbers = (value,) if isinstance(value, int) else value
-    whole = isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers)
-    if value is None or whole:
-        return None if value is None else tuple(sorted(set(numbers)))
-    raise ConfigIssues(
-        [((), f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions")]
-    )
+    if isinstance(numbers, tuple) and numbers and all(type(each) is int and each >= 0 for each in numbers):
+        return tuple(sorted(set(numbers)))
+    sentence = f"is {show(value)}, must be the position of a layer, 0 the first, or a list of positions"
+    raise ConfigIssues([((), sentence)])
 
 
 class LoRA(TunerBlock):
@@ -168,9 +160,7 @@ class LoRA(TunerBlock):
         return self.bias == "none" and not takes_over(self.init_lora_weights)
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when no layer matches `target_modules`, or a key would
-        have no effect.
-        """
+        """A PEFT model around `model`. Raises IncompatibleError for a key that matches no layer."""
         from peft import LoraConfig, get_peft_model
 
         whole = trained_whole(model, self.modules_to_save, self.name)
@@ -221,9 +211,7 @@ class LoRA(TunerBlock):
         return {name: self.lora_plus_ratio for name, _ in model.named_parameters() if ".lora_B." in name}
 
     def save(self, model: PreTrainedModel, folder: Path) -> None:
-        """Write a PEFT adapter for the base as it came: an update that took over a part of it is written as plain
-        LoRA.
-        """
+        """Write a PEFT adapter for the base as it came; an update that took over a part of it becomes plain LoRA."""
         model.save_pretrained(str(folder))
         begun = getattr(model, "finery_start", None)
         if begun is not None:
@@ -236,9 +224,7 @@ def takes_over(init_lora_weights: bool | str) -> bool:
 
 
 def take_over(model: PeftModel, init_lora_weights: str) -> Start:
-    """Let the updates of a PEFT `model` take over a part of their base. Raises IncompatibleError where the rank is
-    beyond a matrix.
-    """
+    """Let the updates take over a part of their base. Raises IncompatibleError where a rank exceeds its matrix."""
     begun: dict[str, tuple[Tensor, Tensor]] = {}
     adapter = model.active_adapter
     for name, module in model.base_model.model.named_modules():
@@ -301,9 +287,7 @@ def _olora(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def convert(folder: Path, begun: Start) -> None:
-    """Rewrite the adapter saved in `folder` as plain LoRA of twice the rank on the base as it was before
-    `take_over`.
-    """
+    """Rewrite the adapter in `folder` as plain LoRA of twice the rank on the base as it was before `take_over`."""
     import torch
     from safetensors.torch import load_file, save_file
 

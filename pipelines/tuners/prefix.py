@@ -7,11 +7,11 @@ computes them from one small vector a token; it is dropped when training ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.soft_prompt import SoftPrompt
@@ -53,7 +53,7 @@ class Prefix(SoftPrompt):
             )
         return self
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """Why keys and values cannot be put before a model's own; None when they can."""
         if (model_type := words.get("model_type")) in NO_PLACE:
             return (
@@ -75,9 +75,7 @@ class Prefix(SoftPrompt):
             )
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
-        """A PEFT model around `model`. Raises IncompatibleError when its attention takes no keys and values from
-        outside.
-        """
+        """A PEFT model around `model`. Raises IncompatibleError where attention takes no keys from outside."""
         return self.tuned(
             model,
             "PREFIX_TUNING",

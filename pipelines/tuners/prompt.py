@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
@@ -15,7 +15,8 @@ from pipelines.tuners.soft_prompt import SoftPrompt
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 RANGE = 0.5
 """Section 3.2: random prompts are drawn evenly from -0.5 to 0.5."""
@@ -66,7 +67,7 @@ class Prompt(SoftPrompt):
                 prompt.copy_(words(chosen.to(words.weight.device)))
         return tuned
 
-    def _sampled(self, config: Any, rows: int) -> Any:
+    def _sampled(self, config: PreTrainedConfig, rows: int) -> Tensor:
         """Token ids (tokens,) drawn from the vocabulary, those that begin, end or fill texts left out."""
         import torch
 
@@ -77,7 +78,7 @@ class Prompt(SoftPrompt):
         usual = torch.tensor([row for row in range(min(config.vocab_size, rows)) if row not in special])
         return usual[torch.randint(len(usual), (self.num_virtual_tokens,))]
 
-    def _read(self, model: PreTrainedModel, tokenizer: Any) -> Any:
+    def _read(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Tensor:
         """Token ids (tokens,) of `init_text`, as often as it takes."""
         import torch
 
@@ -91,7 +92,7 @@ class Prompt(SoftPrompt):
         return torch.tensor((ids * -(-self.num_virtual_tokens // len(ids)))[: self.num_virtual_tokens])
 
 
-def _tokenizer_of(model: PreTrainedModel) -> Any:
+def _tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside the model's weights. Raises ModelError where none does."""
     from transformers import AutoTokenizer
 

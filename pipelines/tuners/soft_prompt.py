@@ -6,16 +6,17 @@ virtual tokens and saved with them, as with every tuner.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.tuner import TunerBlock
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel
 
 NO_EMBEDDINGS = frozenset({"cpmant", "esmc", "neomme", "perceiver", "whisper"})
@@ -36,7 +37,7 @@ class SoftPrompt(TunerBlock):
         """How many of the model's positions the tuner takes for itself: one a virtual token."""
         return self.num_virtual_tokens
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """Why embeddings cannot be put before a model's own; None when they can."""
         if (model_type := words.get("model_type")) in NO_EMBEDDINGS:
             return (
@@ -45,10 +46,8 @@ class SoftPrompt(TunerBlock):
             )
         return None
 
-    def tuned(self, model: PreTrainedModel, plain: str, **settings: Any) -> Any:
-        """A PEFT model around `model` with PEFT's method `plain`, whose config gets `settings`. Raises
-        IncompatibleError.
-        """
+    def tuned(self, model: PreTrainedModel, plain: str, **settings: object) -> PeftModel:
+        """A PEFT model around `model` by PEFT's method `plain` with `settings`. Raises IncompatibleError."""
         from pipelines.tuners.virtual_tokens import CONFIGS, VirtualTokensModel
 
         self.check_place(model)
@@ -60,9 +59,7 @@ class SoftPrompt(TunerBlock):
             raise IncompatibleError(f"the tuner {self.name} cannot serve {type(model).__name__}: {error}") from error
 
     def check_place(self, model: PreTrainedModel) -> None:
-        """Raises IncompatibleError where the model has no place for the virtual tokens: that of embeddings, if not
-        overridden.
-        """
+        """Raises IncompatibleError where the model has no place for virtual tokens, here that of embeddings."""
         from inspect import signature
 
         from pipelines.tuners.virtual_tokens import reading_stack

@@ -56,8 +56,7 @@ def sizes(layer: Module) -> tuple[int, int]:
 
 
 def trained_whole(model: PreTrainedModel, asked: Sequence[str], tuner: str) -> list[str]:
-    """Full names of the modules that learn whole and are saved with the adapter: those that no checkpoint brought, and
-    `asked`.
+    """Full names of the modules that learn whole and are saved: those that no checkpoint brought, and `asked`.
 
     Full names, since PEFT compares mere ends of names, and `embeddings` would be `word_embeddings` too. Raises
     IncompatibleError.
@@ -138,9 +137,7 @@ def _parents(name: str, words: str) -> list[str]:
 
 
 def _at(found: Mapping[str, Module], tuner: str, indices: Sequence[int], stacks: Sequence[str]) -> dict[str, Module]:
-    """The layers in the blocks at `indices`. The first number in a name is the block's: experts are numbered after
-    it.
-    """
+    """The layers in the blocks at `indices`. The first number in a name is the block's, a later one an expert's."""
     name_of_stack = "|".join(re.escape(each) for each in stacks) or r"[^.]+"
     pattern = re.compile(rf"(?:^|.*?\.)(?:{name_of_stack})\.(\d+)\.")
     places = {name: int(match[1]) for name in found if (match := pattern.match(name))}
@@ -159,9 +156,7 @@ def _at(found: Mapping[str, Module], tuner: str, indices: Sequence[int], stacks:
 
 
 def key_value_layers(body: Mapping[str, Module]) -> list[str]:
-    """Full names of the projections to keys and to values; those of keys, values and queries at once where they are
-    one.
-    """
+    """Full names of the projections to keys and to values; of the one matrix for all three where there is one."""
     attention = [name for name in body if _attends(name)]
     last = {name: name.rpartition(".")[2].lower() for name in attention}
     apart = [name for name in attention if last[name] in (*KEYS, *VALUES)]

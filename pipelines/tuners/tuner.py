@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import Block
 
 if TYPE_CHECKING:
@@ -67,16 +68,12 @@ class TunerBlock(Block):
 
     @property
     def keeps_base(self) -> bool:
-        """Whether the tuned model with its adapter disabled is the model that `apply` was given, however long it
-        learnt.
-        """
+        """Whether the tuned model with its adapter disabled is still the model that `apply` was given."""
         return self.adapts
 
     @property
     def unfreezes(self) -> bool:
-        """Whether `unfreeze` changes what learns while training: what learns later waits in the optimizer from the
-        start.
-        """
+        """Whether `unfreeze` changes what learns while training; the optimizer holds it all from the start."""
         return False
 
     @property
@@ -88,7 +85,7 @@ class TunerBlock(Block):
         """The tuner, told in which folder the model of each of its `stages` lies."""
         return self
 
-    def misfit(self, words: Mapping[str, Any], head: str) -> str | None:
+    def misfit(self, words: Config, head: str) -> str | None:
         """Why this tuner cannot serve a model with these config words (`model_type` among them) and this kind of head.
 
         The answer completes `the tuner prefix …`; None when it can. Asked before anything loads.

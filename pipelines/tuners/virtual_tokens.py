@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftConfig, PeftModel, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig
@@ -40,6 +40,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FILE = "finery_adapter.py"
 """What this module is called beside a saved adapter."""
@@ -101,7 +104,9 @@ class _Encoder:
         return said.clone()
 
     @classmethod
-    def _get_adapter_state_dict(cls, model: Any, config: Any, adapter_name: str, **others: Any) -> dict[str, Tensor]:
+    def _get_adapter_state_dict(
+        cls, model: PreTrainedModel, config: PeftConfig, adapter_name: str, **others: object
+    ) -> dict[str, Tensor]:
         encoder = model.prompt_encoder[adapter_name]
         found = {"prompt_embeddings": encoder.finished()}
         if encoder.reparameterized and model.keeps_reparameterization:
@@ -121,7 +126,7 @@ class _Encoder:
 class _PrefixEncoder(_Encoder, PrefixEncoder):  # type: ignore[misc]
     """(tokens, layers * 2 * width): keys and values by layer, as PEFT lays them out."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PeftConfig) -> None:
         super().__init__(config)
         self.prefix_projection = hasattr(
             self, "transform"
@@ -165,10 +170,12 @@ class FineryPTuningConfig(_Config, PromptEncoderConfig):  # type: ignore[misc]
     plain = "P_TUNING"
 
 
-CONFIGS: dict[str, Any] = {
+CONFIGS: dict[str, type[PeftConfig]] = {
     each.plain: each for each in (FineryPrefixTuningConfig, FineryPromptTuningConfig, FineryPTuningConfig)
 }
-ENCODERS: dict[str, Any] = dict(zip(CONFIGS, (_PrefixEncoder, _PromptEmbedding, _PromptEncoder), strict=True))
+ENCODERS: dict[str, type[nn.Module]] = dict(
+    zip(CONFIGS, (_PrefixEncoder, _PromptEmbedding, _PromptEncoder), strict=True)
+)
 
 
 class _PrefixLayer(DynamicLayer):  # type: ignore[misc]
@@ -179,7 +186,9 @@ class _PrefixLayer(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values, self.is_initialized = keys, values, True
         self.dtype, self.device = keys.dtype, keys.device
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         return before(self.keys, key_states), before(self.values, value_states)
 
 
@@ -193,7 +202,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     _adapters_disabled: bool
 
-    def __init__(self, model: Any, peft_config: Any, adapter_name: str = "default", **keywords: Any) -> None:
+    def __init__(
+        self, model: PreTrainedModel, peft_config: PeftConfig, adapter_name: str = "default", **keywords: Any
+    ) -> None:
         self.__dict__.update(_ahead=0, _length=0, keeps_reparameterization=True, _hooked=False, _past=None)
         self.__dict__["_adapters_disabled"] = False
         super().__init__(model, peft_config, adapter_name, **keywords)
@@ -202,7 +213,12 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(
-        cls, model: Any, model_id: str, adapter_name: str = "default", is_trainable: bool = False, **keywords: Any
+        cls,
+        model: PreTrainedModel,
+        model_id: str,
+        adapter_name: str = "default",
+        is_trainable: bool = False,
+        **keywords: Any,
     ) -> Any:
         """The adapter of a folder on its base; a plain PEFT adapter of these methods too. Arguments are PeftModel's."""
         config = keywords.pop("config", None) or opened_config(model_id, not is_trainable)
@@ -218,7 +234,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         config = self.peft_config[self.active_adapter]
         return 0 if self._in_attention(config) else int(config.num_virtual_tokens)
 
-    def add_adapter(self, adapter_name: str, peft_config: Any, *args: Any, **keywords: Any) -> None:
+    def add_adapter(self, adapter_name: str, peft_config: PeftConfig, *args: object, **keywords: object) -> None:
         """A further adapter of the same method; `set_adapter` switches to it."""
         if not isinstance(peft_config, _Config):
             peft_config = CONFIGS[str(getattr(peft_config.peft_type, "value", peft_config.peft_type))](
@@ -249,7 +265,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         super().set_adapter(adapter_name, inference_mode=inference_mode)
         self.set_requires_grad(adapter_name, not inference_mode)
 
-    def set_requires_grad(self, adapter_names: Any, requires_grad: bool = True) -> None:
+    def set_requires_grad(self, adapter_names: str | list[str], requires_grad: bool = True) -> None:
         """The virtual tokens of all adapters but these stand still."""
         names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
         for name, encoder in self.prompt_encoder.items():
@@ -277,7 +293,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             for weight in learning:
                 weight.requires_grad_(True)
 
-    def unload(self) -> Any:
+    def unload(self) -> PreTrainedModel:
         """The base, as it was before the adapter."""
         for handle in self.__dict__.pop("_handles", []):
             handle.remove()
@@ -291,7 +307,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
                 setattr(self.base_model.get_submodule(parent), last, module.original_module)
         return self.base_model
 
-    def merge_and_unload(self, *args: Any, **keywords: Any) -> Any:
+    def merge_and_unload(self, *args: object, **keywords: object) -> Any:
         """Raises ValueError: what precedes a text is in no weight of the base."""
         raise ValueError(
             "virtual tokens cannot be merged into the weights of a model; keep the adapter beside its base"
@@ -303,10 +319,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         return said
 
     def save_pretrained(
-        self, save_directory: str, *args: Any, reparameterization: bool = True, **keywords: Any
+        self, save_directory: str, *args: object, reparameterization: bool = True, **keywords: Any
     ) -> None:
-        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept, and training cannot go on from
-        them.
+        """As PeftModel's. Without `reparameterization` only the virtual tokens are kept: training cannot go on.
 
         Section 4.3 of prefix tuning: once training is complete, these parameters can be dropped.
         """
@@ -325,7 +340,9 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             if task is None:
                 shutil.copyfile(__file__, folder / FILE)
 
-    def load_adapter(self, model_id: Any, adapter_name: str, is_trainable: bool = False, **keywords: Any) -> Any:
+    def load_adapter(
+        self, model_id: str | Path, adapter_name: str, is_trainable: bool = False, **keywords: object
+    ) -> Any:
         """As PeftModel's, but what was saved while training can be trained on."""
         if adapter_name not in self.peft_config:
             config = opened_config(model_id, not is_trainable)
@@ -355,15 +372,15 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     # The pass: where virtual tokens join and leave.
 
-    def forward(self, *args: Any, **keywords: Any) -> Any:
+    def forward(self, *args: object, **keywords: object) -> Any:
         """The pass of the base; what this class does happens inside it."""
         return self.base_model(*args, **keywords)
 
-    def generate(self, *args: Any, **keywords: Any) -> Any:
+    def generate(self, *args: object, **keywords: object) -> Any:
         """As the base's."""
         return self.base_model.generate(*args, **keywords)
 
-    def _in_attention(self, config: Any) -> bool:
+    def _in_attention(self, config: PeftConfig) -> bool:
         return config.plain == "PREFIX_TUNING" and getattr(self.base_model.config, "model_type", "") in INSIDE_ATTENTION
 
     @property
@@ -401,7 +418,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         ):
             handles.append(decoder.register_forward_pre_hook(self._show_prompt, with_kwargs=True))
 
-    def _join(self, stack: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _join(self, stack: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Put the virtual tokens before what the stack is about to read."""
         self._ahead, self._past, config = 0, None, self._active
         if config is None:
@@ -442,10 +459,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         if call.get("prefix_length") is not None:
             call["prefix_length"] = call["prefix_length"] + tokens if first else call["prefix_length"]
 
-    def _lay_past(self, stack: Any, call: dict[str, Any], first: bool) -> None:
-        """Give the stack the prefix as its past: in the caller's cache if there is one, else in one that takes nothing
-        in.
-        """
+    def _lay_past(self, stack: nn.Module, call: dict[str, Any], first: bool) -> None:
+        """Give the stack the prefix as its past: in the caller's cache, else in one that takes nothing in."""
         layers, past = self.prefix(), call.get("past_key_values")
         across = bool(getattr(self.base_model.config, "is_encoder_decoder", False))
         if past is None and call.get("use_cache") and not stack.training:
@@ -491,10 +506,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
     def _prefix_at(self, index: int) -> tuple[Tensor, Tensor] | None:
         return None if self._active is None else self.prefix()[index]
 
-    def _remember(self, module: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Gradient checkpointing takes the past from the layers, for a cache would grow again when they are
-        recomputed.
-        """
+    def _remember(self, module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Gradient checkpointing takes the past from the layers: a cache would grow when they are recomputed."""
         name = _past(module)
         if self._active is None or self._past is None or keywords.get(name) is not None:
             return None
@@ -502,7 +515,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             return None
         return args, {**keywords, name: self._past}
 
-    def _show_prompt(self, decoder: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _show_prompt(self, decoder: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What was encoded begins with the prompt, so the decoder's mask of it does too."""
         if (config := self._active) is None:
             return None
@@ -514,7 +527,7 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             )
         return (), call
 
-    def _leave(self, stack: Any, args: Any, output: Any) -> Any:
+    def _leave(self, stack: nn.Module, args: Any, output: Any) -> Any:
         """Take the virtual tokens out of what the stack hands on."""
         if self._past is not None and isinstance(
             output, ModelOutput
@@ -547,17 +560,17 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         return states[:, self._ahead :].contiguous() if states.shape[1] == self._length else states
 
 
-def reading_stack(model: Any) -> Any:
+def reading_stack(model: PreTrainedModel) -> nn.Module:
     """The module that reads a text: the encoder of an encoder-decoder, else the body."""
     return model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
 
 
-def decoding_stack(model: Any) -> Any:
+def decoding_stack(model: PreTrainedModel) -> nn.Module:
     """The module whose layers a prefix precedes: the decoder of an encoder-decoder, else the body."""
     return model.get_decoder() if getattr(model.config, "is_encoder_decoder", False) else model.base_model
 
 
-def attentions(model: Any) -> list[nn.Module]:
+def attentions(model: PreTrainedModel) -> list[nn.Module]:
     """The self-attentions that a prefix precedes, by layer. Empty where the model has no place for one."""
     inside = INSIDE_ATTENTION.get(getattr(model.config, "model_type", ""))
     if inside is not None:
@@ -591,7 +604,7 @@ def _parameters(module: nn.Module) -> Any:
     return inspect.signature(module.forward).parameters
 
 
-def _fill_sizes(model: Any, config: Any) -> None:
+def _fill_sizes(model: PreTrainedModel, config: PeftConfig) -> None:
     """The sizes of the virtual tokens, which PEFT would guess from the names in the model's config."""
     config.num_transformer_submodules = 1
     if config.plain != "PREFIX_TUNING":
@@ -617,7 +630,7 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name not in ("peft_type", "task_type", "auto_mapping")}
 
 
-def opened_config(folder: Any, inference_mode: bool) -> Any:
+def opened_config(folder: str | Path, inference_mode: bool) -> PeftConfig:
     """The config of a saved adapter, plain or ours. Raises ValueError for another method."""
     said = PeftConfig.from_json_file(str(Path(folder) / "adapter_config.json"))
     plain = {own: name for name, own in TYPES.items()}.get(said["peft_type"], said["peft_type"])
@@ -633,12 +646,12 @@ def opener(peft_type: str) -> type[PeftModel]:
     return VirtualTokensModel if peft_type in TYPES or peft_type in TYPES.values() else PeftModel
 
 
-def needs_module(model: Any) -> bool:
+def needs_module(model: PreTrainedModel) -> bool:
     """Whether a tuned model's adapter is loaded right only once this module has been imported."""
     return isinstance(model, VirtualTokensModel) and model.peft_task(model.active_adapter) is None
 
 
-def _named(stack: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _named(stack: nn.Module, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name."""
     call = inspect.signature(stack.forward).bind_partial(*args, **keywords)
     variable = [each.name for each in call.signature.parameters.values() if each.kind is each.VAR_KEYWORD]
@@ -657,7 +670,7 @@ def _reentrant(module: nn.Module) -> bool:
 _WITH_PREFIX = "finery_with_prefix"
 
 
-def _refuse_odd_attention(model: Any) -> None:
+def _refuse_odd_attention(model: PreTrainedModel) -> None:
     kernel = model.config._attn_implementation
     if kernel not in (None, "eager", "sdpa"):
         raise ValueError(
@@ -667,7 +680,7 @@ def _refuse_odd_attention(model: Any) -> None:
 
 
 def _attend_with_prefix(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **keywords: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **keywords: Any
 ) -> Any:
     """The attention of the module's own choice, with a prefix that every token sees before the keys and values."""
     own = module.__dict__["_own_config"]
@@ -683,9 +696,7 @@ def _attend_with_prefix(
 
 
 def register(replace: bool = True) -> None:
-    """Teach PEFT the types. `register_peft_method` takes the names of its own enum only, so its tables are written
-    to.
-    """
+    """Teach PEFT the types. `register_peft_method` takes names of its own enum only: its tables are written to."""
     if not replace and TASK in MODEL_TYPE_TO_PEFT_MODEL_MAPPING:
         return
     ALL_ATTENTION_FUNCTIONS.register(_WITH_PREFIX, _attend_with_prefix)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,14 +84,6 @@ def test_it_stands_in_the_schema() -> None:
     assert found.keys() == set(JUDGES)
     for name, each in found.items():
         assert set(each["properties"]) == set(JUDGES.load(name).keys())
-
-
-@pytest.mark.parametrize("name", JUDGES)
-def test_it_is_checked_without_any_heavy_library(name: str) -> None:
-    code = f"import sys, {JUDGES.module(name)}; print([m for m in ('torch', 'transformers', 'datasets', 'numpy', 'httpx', 'jinja2') if m in sys.modules])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    )
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -235,7 +235,7 @@ class EndpointJudge(Judge):
             bodies = [{**body, "logprobs": True, "top_logprobs": top} for body in bodies]
         return self._answers(bodies)
 
-    def _body(self, messages: Sequence[Mapping[str, str]], length: int, draw: int) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Mapping[str, str]], length: int, draw: int) -> dict[str, object]:
         body: dict[str, Any] = {
             "model": self.block.model,
             "messages": list(messages),
@@ -247,7 +247,7 @@ class EndpointJudge(Judge):
             body["seed"] = self.block.seed + draw
         return body | ({"draw": draw} if draw else {})
 
-    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
+    def _answers(self, bodies: Sequence[Mapping[str, object]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
         from pipelines.feedback.judges.endpoint_client import Gone, StopAsked
 
