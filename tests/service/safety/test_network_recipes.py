@@ -15,7 +15,6 @@ from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import read_yaml_text, write_yaml
 from service.safety.network_recipes import MOST_CHARACTERS, Known, check, materialise, needs, unfit_endpoint
 from service.safety.references import replaced, strings
-from tests.service.safety.test_network_recipes import recipe
 
 RECIPE = """\
 name: demo
