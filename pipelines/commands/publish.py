@@ -18,6 +18,7 @@ from pipelines.core.errors import CommandError
 from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.load import read
 from pipelines.core.recipe import TOKENIZER, Recipe, validated
+from pipelines.core.results import stage_folders
 from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
@@ -109,7 +110,7 @@ def complete(job: Job, recipe: Recipe, run: Path) -> None:
     """Tell the job where its stages lie. Raises CommandError where one that is needed is not complete."""
     places = {TOKENIZER: run / TOKENIZER}
     recorded = read(run / "recipe.yaml").ids
-    places |= {str(name): run / "stages" / f"{number:02d}-{name}" for number, name in enumerate(recorded, start=1)}
+    places |= stage_folders(run, [str(name) for name in recorded])
     for name in (TOKENIZER, *(stage.id for stage in recipe.stages[:-1])):
         folder = places[name]
         if not (folder / RECORD).is_file():

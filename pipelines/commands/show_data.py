@@ -308,4 +308,4 @@ def _learnt(examples: Any) -> tuple[int, int]:
     """(tokens that are learnt, all tokens) of both sides."""
     labels = [row for side in SIDES for row in getattr(examples, f"{side}_labels", ())]
     total = sum(_tokens(examples[at], side) for at in range(len(examples)) for side in SIDES)
-    return sum(label != -100 for row in labels for label in row), total
+    return sum(label != IGNORED for row in labels for label in row), total

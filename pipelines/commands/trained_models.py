@@ -23,6 +23,7 @@ from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import read
 from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
+from pipelines.core.results import stage_folder
 from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads, opening
@@ -120,8 +121,7 @@ def _of_run(folder: Path, given: str) -> list[TrainedModel]:
     seed = source.data.get("seed", SEED)
     latest: dict[str, TrainedModel] = {}
     for number, (stage_id, block) in enumerate(zip(source.ids, source.data.get("stages", ()), strict=True), start=1):
-        place = folder / "stages" / f"{number:02d}-{stage_id}"
-        if stage_id is None or not (place / RECORD).is_file():
+        if stage_id is None or not ((place := stage_folder(folder, number, stage_id)) / RECORD).is_file():
             continue
         for each in _models_of(place, given, _stage_of(block, stage_id, source.folder), seed, folder):
             if each.task is not None:

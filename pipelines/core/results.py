@@ -151,14 +151,14 @@ def is_number(value: object) -> bool:
 
 def numbers(values: object) -> dict[str, float]:
     """The entries of a mapping that are numbers; `"nan"`, as JSON files carry it, included."""
-    found = {}
+    figures = {}
     for name, value in _mapping(values).items():
         try:
             if not isinstance(value, bool):
-                found[name] = float(value)
+                figures[name] = float(value)
         except (TypeError, ValueError):
             continue
-    return found
+    return figures
 
 
 def _intervals(values: object) -> dict[str, tuple[float, float]]:

@@ -60,7 +60,7 @@ def cut(values: NDArray[np.int64] | NDArray[np.float64], unit: str = "") -> list
     return parts
 
 
-def by_value(cells: Sequence[Any]) -> list[tuple[str, NDArray[np.int64]]]:
+def by_value(cells: Sequence[object]) -> list[tuple[str, NDArray[np.int64]]]:
     """The parts of a column: (name, positions)."""
     numbers = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells)
     if numbers and len(set(cells)) > MOST_VALUES:
@@ -118,7 +118,7 @@ def columns_of(task: Any, split: str, index: Sequence[int], names: Sequence[str]
 
 
 def slices(
-    predictions: SplitPredictions, task: Task, score: Score, columns: Mapping[str, Sequence[Any]], seed: int
+    predictions: SplitPredictions, task: Task, score: Score, columns: Mapping[str, Sequence[object]], seed: int
 ) -> list[dict[str, Any]]:
     """The scores of each part of a split, with intervals, as they stand in `details.json`."""
     groups = [("length", name, members) for name, members in cut(lengths(predictions.rows), " words")]
@@ -194,7 +194,7 @@ class Analysis:
     mistakes: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def put(self, key: str, split: str, value: Any) -> None:
+    def put(self, key: str, split: str, value: object) -> None:
         """Keep what was found, if anything was."""
         if value:
             self.details.setdefault(key, {})[split] = value
@@ -206,7 +206,7 @@ def analysed(
     task: Task,
     predicted: Sequence[SplitPredictions],
     score: Score,
-    columns: Mapping[str, Mapping[str, Sequence[Any]]],
+    columns: Mapping[str, Mapping[str, Sequence[object]]],
 ) -> Analysis:
     """Look behind the scores of a benchmark. `columns` are the cells to slice by, by split and column."""
     analysis = Analysis()

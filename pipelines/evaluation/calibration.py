@@ -74,7 +74,7 @@ def calibration(logits: ArrayLike, labels: ArrayLike) -> dict[str, Any]:
     return found
 
 
-def _scaled(logits: Floats, labels: NDArray[Any]) -> dict[str, float]:
+def _scaled(logits: Floats, labels: NDArray[np.integer]) -> dict[str, float]:
     """The temperature that fits, and the error with it: each half with the temperature of the other."""
     halves = np.arange(len(labels)) % 2 == 0
     fitted = [best_temperature(logits[~half], labels[~half]) for half in (halves, ~halves)]
@@ -105,7 +105,7 @@ def best_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _nll(logits: Floats, labels: NDArray[Any], temperature: float) -> float:
+def _nll(logits: Floats, labels: NDArray[np.integer], temperature: float) -> float:
     """Mean negative log-likelihood of the true classes, in nats."""
     scaled = logits / temperature
     top = scaled.max(axis=1)

@@ -12,7 +12,7 @@ predictions only: it stands in `details.json`, not in `metrics.json`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -93,60 +93,41 @@ class Evaluate(PolicyKeys, Stage):
             return [(("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed]
         if policy.asked(self):
             return list(policy.mistakes(self, recipe))
-        if self.slices and (self.few_shot is not None or (self.datasets and self.benchmarks is None)):
-            return [
-                (
-                    ("slices",),
-                    "are parts of benchmarks that a model was trained on, and none is scored here; leave it out",
-                )
-            ]
+        only_text = bool(self.datasets) and self.benchmarks is None
+        if self.slices and (self.few_shot is not None or only_text):
+            sentence = "are parts of benchmarks that a model was trained on, and none is scored here; leave it out"
+            return [(("slices",), sentence)]
         if self.few_shot is not None:
             return list(settings.mistakes(self, recipe))
-        choices, found = self.choices(recipe)
-        if (
-            "generation" in self.model_fields_set
-            and not found
-            and all(choice.kind not in WRITTEN for choice in choices)
-        ):
-            found = [
-                (
-                    ("generation",),
-                    "is for benchmarks whose answers are texts, and none that is scored has such; leave it out",
-                )
-            ]
-        if "spans" in self.model_fields_set and not found and all(choice.kind != "qa" for choice in choices):
-            found = [
-                (
-                    ("spans",),
-                    "is for benchmarks whose answers are spans of a text, and none that is scored has such; "
-                    "leave it out",
-                )
-            ]
-        found = [*found, *evaluation.issues(self, choices, recipe)]
+        choices, issues = self.choices(recipe)
+        issues = [*issues, *([] if issues else self._without_use(choices)), *evaluation.issues(self, choices, recipe)]
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
-            found = [
-                *found,
-                (
-                    ("chat_template",),
-                    "is for benchmarks of the kind causal, and none that is scored is one; leave it out",
-                ),
-            ]
+            sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"
+            issues.append((("chat_template",), sentence))
         for key, names in (("baselines", self.baselines), ("slices", self.slices)):
             again = [at for at, name in enumerate(names) if name in names[:at]]
-            found = [*found, *(((key, at), f"'{names[at]}' is named twice") for at in again)]
-        if self.baselines and self.datasets and self.benchmarks is None:
-            found.append(
-                (
-                    ("baselines",),
-                    "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram "
-                    "model; leave it out",
-                )
-            )
+            issues += [((key, at), f"'{names[at]}' is named twice") for at in again]
+        if self.baselines and only_text:
+            sentence = "are guessers for benchmarks, and only text is measured, beside a unigram and a bigram model"
+            issues.append((("baselines",), f"{sentence}; leave it out"))
         if self.datasets:
-            found += held_out.pretrained(recipe, self)[1]
+            issues += held_out.pretrained(recipe, self)[1]
         elif self.stride is not None:
-            found.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
-        return found
+            issues.append((("stride",), "moves windows over held-out text, but no 'datasets' are named; leave it out"))
+        return issues
+
+    def _without_use(self, choices: Sequence[BenchmarkChoice]) -> list[ConfigIssue]:
+        """The first block of settings that no benchmark reads."""
+        kinds = {choice.kind for choice in choices}
+        if "generation" in self.model_fields_set and not kinds & set(WRITTEN):
+            what = "answers are texts"
+            return [
+                (("generation",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")
+            ]
+        if "spans" in self.model_fields_set and "qa" not in kinds:
+            what = "answers are spans of a text"
+            return [(("spans",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")]
+        return []
 
     def choices(self, recipe: Recipe) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
         """Which model scores which benchmark, and what is wrong with asking for it. None where only text is

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Task
 from pipelines.evaluation.calibration import softmax
-from pipelines.metrics.base import counted_metric
+from pipelines.metrics.base import Column, counted_metric
 from pipelines.tasks.causal.evaluation import CompletionPredictions, graded
-from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
+from pipelines.tasks.extractive_qa.evaluation import SpanAnswer, SpanPredictions
 from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import ClassPredictions, SplitPredictions, TextPredictions
@@ -98,7 +98,7 @@ def _predicted(predictions: ClassPredictions, task: Task) -> ScoredExamples:
 def _chosen(predictions: OptionPredictions, task: Task) -> ScoredExamples:
     labels, options = np.asarray(predictions.labels), predictions.rows.options  # type: ignore[attr-defined]
 
-    def named(numbers: Any) -> list[str]:
+    def named(numbers: NDArray[np.integer]) -> list[str]:
         return [f"{LETTERS[number]}: {row[number]}" for number, row in zip(numbers, options, strict=True)]
 
     return _decided(predictions.logits, labels, named(labels), named(predictions.logits.argmax(axis=1)), ())
@@ -113,7 +113,11 @@ def _preferred(predictions: PairPredictions, task: Task) -> ScoredExamples:
 
 
 def _decided(
-    logits: NDArray[Any], labels: NDArray[Any], gold: Sequence[str], said: Sequence[str], names: Sequence[str]
+    logits: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    gold: Sequence[str],
+    said: Sequence[str],
+    names: Sequence[str],
 ) -> ScoredExamples:
     chances = softmax(logits)
     confidence = chances.max(axis=1)
@@ -150,7 +154,7 @@ def _spanned(predictions: SpanPredictions, task: Task) -> ScoredExamples:
     )
 
 
-def _sure(answer: Any, text: str, may_be_none: bool) -> float:
+def _sure(answer: SpanAnswer, text: str, may_be_none: bool) -> float:
     """The probability of what was said among the best spans, as the official n-best files have it, and "no answer"."""
     scores = [span.score for span in answer.best] + ([answer.null_score] if may_be_none or not answer.best else [])
     names = [span.text for span in answer.best] + ([""] if may_be_none or not answer.best else [])
@@ -200,7 +204,7 @@ def _completed(predictions: CompletionPredictions, task: Task) -> ScoredExamples
 
 
 def _compared(
-    texts: list[str], references: list[str], compared_texts: Any, compared_references: Any, metrics: Sequence[str]
+    texts: list[str], references: list[str], compared_texts: Column, compared_references: Column, metrics: Sequence[str]
 ) -> ScoredExamples:
     """Texts in words: the worst is the one that scores least by itself, by the last metric, as BLEU is none of
     single sentences."""
@@ -214,7 +218,7 @@ def _compared(
     return ScoredExamples(references, texts, ~same, -scores, f"{metrics[-1]} of the single text")
 
 
-def _each(metric: str, predictions: Any, references: Any) -> NDArray[np.float64]:
+def _each(metric: str, predictions: Column, references: Column) -> NDArray[np.float64]:
     return np.asarray(counted_metric(metric).counts(predictions, references), dtype=np.float64)
 
 
@@ -222,7 +226,7 @@ MOST = 200
 """Of each split."""
 
 
-def mistakes(predictions: SplitPredictions, examples: ScoredExamples) -> list[dict[str, Any]]:
+def mistakes(predictions: SplitPredictions, examples: ScoredExamples) -> list[dict[str, object]]:
     """The worst of a split, the worst first; of equal ones the earlier."""
     order = [int(at) for at in np.argsort(-examples.badness, kind="stable") if examples.wrong[at]][:MOST]
     pairs = predictions.rows.pairs
@@ -243,7 +247,7 @@ def mistakes(predictions: SplitPredictions, examples: ScoredExamples) -> list[di
     ]
 
 
-def write_mistakes(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def write_mistakes(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Write them atomically."""
     with whole_file(path) as temporary:
         temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

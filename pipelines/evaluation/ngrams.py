@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +119,7 @@ def _added(pairs: Ints, counts: Ints, found: Ints, often: Ints) -> tuple[Ints, I
 
 
 def kept(
-    cache: Path, identity: Mapping[str, Any], streams: Iterable[tuple[Ints, Ints]], vocabulary: int, end: int
+    cache: Path, identity: Mapping[str, object], streams: Iterable[tuple[Ints, Ints]], vocabulary: int, end: int
 ) -> NGrams:
     """As `fit`, kept in a file of `cache` that `identity` (tokenizer, data, rows) names."""
     name = hashlib.sha256(json.dumps([identity, vocabulary, end], sort_keys=True).encode()).hexdigest()[:32]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 def wins(own: Floats, other: Floats) -> Floats:
@@ -234,7 +235,7 @@ class PolicyModel:
         lengths = [len(ids) + len(tokens) for ids, (tokens, _, _) in zip(prompts.ids, written, strict=True)]
         return self._shared(lengths, answer, f"likelihoods by {self.model_id}")
 
-    def _shared(self, lengths: list[int], answer: Any, what: str) -> list[Any]:
+    def _shared(self, lengths: list[int], answer: Callable[[list[int], torch.device], list[T]], what: str) -> list[T]:
         return answers(
             self.model,
             lengths,

@@ -24,7 +24,7 @@ from pipelines.tasks.causal.evaluation import CompletionPredictions
 from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
 from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import LETTERS
-from pipelines.tasks.predictions import ClassPredictions, TextPredictions
+from pipelines.tasks.predictions import ClassPredictions, SplitPredictions, TextPredictions
 from pipelines.tasks.scoring import checked_logits
 from pipelines.tasks.token_classification.evaluation import TagPredictions, in_words
 
@@ -32,10 +32,10 @@ ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
 Columns = dict[str, list[Any]]
 
 
-def columns_of(predictions: Any, task: Task) -> Columns:
+def columns_of(predictions: SplitPredictions, task: Task) -> Columns:
     """The columns of a split's predictions: `index`, what was read, `prediction`, and probabilities. Raises
     ModelError."""
-    rows = predictions.rows
+    rows: Any = predictions.rows
     columns: Columns = {"index": [int(each) for each in rows.index]}
     if isinstance(predictions, TagPredictions):
         columns["tokens"] = [list(words) for words in rows.words]
@@ -46,7 +46,7 @@ def columns_of(predictions: Any, task: Task) -> Columns:
     return columns | _answers(predictions, task)
 
 
-def _answers(predictions: Any, task: Task) -> Columns:
+def _answers(predictions: SplitPredictions, task: Task) -> Columns:
     if isinstance(predictions, ClassPredictions):
         return _classes(predictions, task)
     if isinstance(predictions, OptionPredictions):
@@ -66,7 +66,10 @@ def _answers(predictions: Any, task: Task) -> Columns:
         return _spans(predictions)
     if isinstance(predictions, TextPredictions | CompletionPredictions):
         return {"prediction": [] if predictions.texts is None else [str(text) for text in predictions.texts]}
-    raise AssertionError(f"no table for {type(predictions).__name__}")
+    columns = (
+        predictions.table().drop_columns(["benchmark", "split", "index"]).to_pydict()
+    )  # as `predictions.parquet` has it
+    return {"prediction": [str(each) for each in predictions.said], **columns}
 
 
 def _classes(predictions: ClassPredictions, task: Task) -> Columns:
@@ -75,7 +78,7 @@ def _classes(predictions: ClassPredictions, task: Task) -> Columns:
     return _decided(logits, list(names)) if names else {"prediction": [float(value) for value in logits[:, 0]]}
 
 
-def _decided(logits: NDArray[Any], names: Sequence[str]) -> Columns:
+def _decided(logits: NDArray[np.floating], names: Sequence[str]) -> Columns:
     likely = softmax(logits)
     chosen = logits.argmax(axis=1)
     columns: Columns = {
@@ -99,7 +102,7 @@ def _spans(predictions: SpanPredictions) -> Columns:
     return {"id": list(predictions.ids), "prediction": answers, "probability": likely, "answer_start": starts}
 
 
-def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
     """Write the columns as the path's ending says, whole or not at all. Lists in CSV and TSV are JSON. Raises
     CommandError."""
     check_ending(path)
@@ -123,7 +126,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
             temporary.write_text(text.getvalue(), encoding="utf-8")
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else "" if value is None else value
 
 

@@ -20,6 +20,8 @@ from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
 from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
+    from pipelines.data.references import DatasetReference
+    from pipelines.evaluation.held_out import PretrainedStage
     from pipelines.evaluation.language_modeling import HeldOutScores
 
 
@@ -97,7 +99,13 @@ class Report:
             self.context.events.emit("warning", message=warning)
 
     def add_text(
-        self, name: str, reference: Any, chosen: Any, scores: HeldOutScores, stride: int | None, started: float
+        self,
+        name: str,
+        reference: DatasetReference,
+        chosen: PretrainedStage,
+        scores: HeldOutScores,
+        stride: int | None,
+        started: float,
     ) -> None:
         """Keep what was measured about one held-out text with the model of the pretrain stage `chosen`."""
         self.metrics[name] = scores.metrics
@@ -222,7 +230,7 @@ def no_better_than_ngrams(
     return None
 
 
-def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
+def trained_on(name: str, reference: DatasetReference, chosen: PretrainedStage) -> str | None:
     """A sentence where the text that should be held out is what the model was pretrained on."""
     same = [
         each
@@ -231,4 +239,7 @@ def trained_on(name: str, reference: Any, chosen: Any) -> str | None:
     ]
     if not same:
         return None
-    return f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; name another in 'split'"
+    return (
+        f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; "
+        "name another in 'split'"
+    )

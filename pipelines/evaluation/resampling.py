@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.metrics.base import CountedMetric, counted_metric, load_metric
+from pipelines.metrics.base import Column, CountedMetric, counted_metric, load_metric
 from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.statistics import p_of_draws
 from pipelines.tasks.scoring import decide, score
 
 Floats = NDArray[np.float64]
+SplitColumns = Mapping[str, Any]
+"""What `read_predictions` finds of a split."""
 RESAMPLES = 1000
 LEVEL = 0.95
 FINE = 100
@@ -155,7 +157,7 @@ class ScoredCounts:
             ]
         )
 
-    def _of(self, sums: Sequence[Any]) -> dict[str, float]:
+    def _of(self, sums: Sequence[NDArray[np.generic]]) -> dict[str, float]:
         return {
             name: value
             for metric, each in zip(self.tables, sums, strict=True)
@@ -188,7 +190,7 @@ class ScoredLogits:
 Rescored = ScoredCounts | ScoredLogits
 
 
-def rescored(task: Any, part: Mapping[str, Any], reported: Mapping[str, float]) -> Rescored | None:
+def rescored(task: Any, part: SplitColumns, reported: Mapping[str, float]) -> Rescored | None:
     """What was predicted about a split, ready to be scored again; None where that does not give the `reported` scores.
 
     `part` is what `read_predictions` found. Scores that were computed in another way than example by example, or from
@@ -203,15 +205,15 @@ def rescored(task: Any, part: Mapping[str, Any], reported: Mapping[str, float]) 
     return found if agrees and all(agrees) else None
 
 
-def _counted(metrics: Sequence[str], said: Any, references: Any) -> ScoredCounts | None:
+def _counted(metrics: Sequence[str], texts: Column, references: Column) -> ScoredCounts | None:
     loaded = {name: load_metric(name) for name in metrics}
     counted = {name: metric for name, metric in loaded.items() if isinstance(metric, CountedMetric)}
     if not counted or len(counted) < len(loaded):
         return None
-    return ScoredCounts({name: metric.counts(said, references) for name, metric in counted.items()})
+    return ScoredCounts({name: metric.counts(texts, references) for name, metric in counted.items()})
 
 
-def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
+def _of_texts(task: Any, part: SplitColumns) -> Rescored | None:
     if "hypothesis" not in part or any(text is None for text in part["reference"]):
         return None
     if hasattr(task, "read"):  # classes and numbers that were written
@@ -223,35 +225,35 @@ def _of_texts(task: Any, part: Mapping[str, Any]) -> Rescored | None:
     return found if found is None or exact is None else replace(found, right=exact[:, 0] > 0)
 
 
-def _read_as_classes(task: Any, said: NDArray[Any], labels: NDArray[Any]) -> Rescored:
+def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[np.generic]) -> Rescored:
     classes = () if task.task.kind == "regression" else task.task.head.labels
     settings = {"classes": len(classes)} if classes else {}
     metrics = [load_metric(name) for name in task.metrics]
 
-    def scored(answers: NDArray[Any], truth: NDArray[Any]) -> dict[str, float]:
+    def scored(answers: NDArray[np.generic], truth: NDArray[np.generic]) -> dict[str, float]:
         return {
             name: value
             for metric in metrics
             for name, value in metric.compute(answers[:, 0], truth, **settings).items()
         }
 
-    return ScoredLogits(scored, said[:, None], labels, said == labels if classes else None)
+    return ScoredLogits(scored, predicted[:, None], labels, predicted == labels if classes else None)
 
 
-def _of_spans(task: Any, part: Mapping[str, Any]) -> Rescored | None:
+def _of_spans(task: Any, part: SplitColumns) -> Rescored | None:
     if "answer" not in part or any(answers is None for answers in part["answers"]):
         return None
     found = _counted(task.metrics, part["answer"], part["answers"])
     return None if found is None else replace(found, right=next(iter(found.tables.values()))[:, 0] > 0)
 
 
-def _of_tags(task: Any, part: Mapping[str, Any]) -> Rescored | None:
+def _of_tags(task: Any, part: SplitColumns) -> Rescored | None:
     if "tokens" not in part or any(tags is None for tags in part["tags"]):
         return None
     return ScoredCounts({"seqeval": Seqeval().counts(part["predicted_tags"], part["tags"])})
 
 
-def _of_logits(task: Any, part: Mapping[str, Any]) -> Rescored | None:
+def _of_logits(task: Any, part: SplitColumns) -> Rescored | None:
     if part.get("label") is None:
         return None
     logits, labels = part["logits"], part["label"]

@@ -13,7 +13,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -96,7 +95,7 @@ def best_threshold(answers: Column, differences: ArrayLike, references: Column) 
     return scores
 
 
-def at_threshold(answers: ArrayLike, differences: ArrayLike, threshold: float) -> NDArray[Any]:
+def at_threshold(answers: ArrayLike, differences: ArrayLike, threshold: float) -> NDArray[np.object_]:
     """The texts (questions,), empty where "no answer" scores better by more than the threshold."""
     texts = np.asarray(answers, dtype=object).copy()
     texts[np.asarray(differences) > threshold] = ""

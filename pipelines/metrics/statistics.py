@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,8 +25,8 @@ LEVEL = 0.95
 
 def intervals(
     score: Score,
-    logits: NDArray[Any],
-    labels: NDArray[Any],
+    logits: NDArray[np.generic],
+    labels: NDArray[np.generic],
     seed: int,
     resamples: int = RESAMPLES,
     level: float = LEVEL,

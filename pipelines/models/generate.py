@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,18 @@ from pipelines.core.recipe import START
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import prompt_of
 from pipelines.data.completions import opening_of, padding_token
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import Running, answers, device
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    import torch
+    from torch import Tensor
+    from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
 
 
+Decode = Callable[["Tensor", "Tensor"], "Tensor"]
+"""`decode(input_ids, attention_mask)`, both (batch, source), to written ids (batch, target)."""
 MAX_TARGET_LENGTH = 128
 """Tokens of a written text, where neither the evaluate stage nor the one that trained says."""
 
@@ -46,43 +50,41 @@ def write(
     *,
     target_length: int | None = None,
     **running: Unpack[Running],
-) -> NDArray[Any]:
+) -> NDArray[np.object_]:
     """What the model writes for each text of `rows`, (examples,), on every process. Raises DataError without rows."""
     from pipelines.data.encoding import collate, encode
 
     examples = replace(encode(tokenizer, replace(rows, labels=None), max_length), token_type_ids=None)
     decode = decoder(model, tokenizer, settings, target_length)
 
-    def answer(positions: list[int], device: Any) -> list[str]:
+    def answer(positions: list[int], device: torch.device | str) -> list[str]:
         inputs = collate(tokenizer, [examples[position] for position in positions])
         return texts_of(tokenizer, decode(inputs["input_ids"].to(device), inputs["attention_mask"].to(device)))
 
     return np.asarray(answers(model, examples.lengths.tolist(), answer, **running), dtype=object)
 
 
-def texts_of(tokenizer: PreTrainedTokenizerBase, written: Any) -> list[str]:
+def texts_of(tokenizer: PreTrainedTokenizerBase, written: Tensor) -> list[str]:
     """Written ids (batch, target) as texts, without special tokens and space around them."""
     return [text.strip() for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
 
 
 def decoder(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation, target_length: int | None
-) -> Callable[[Any, Any], Any]:
+) -> Decode:
     """A function from `input_ids` and `attention_mask` (batch, source) to written ids (batch, target)."""
     if getattr(model.config, "bidirectional_decoder", False):
         return _by_masks(model, tokenizer, settings)
     return _by_beams(model, tokenizer, settings, target_length)
 
 
-def _by_masks(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation
-) -> Callable[[Any, Any], Any]:
+def _by_masks(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation) -> Decode:
     if tokenizer.mask_token_id is None:
         raise ModelError(
             "the model decodes by mask-predict, but the tokenizer has no mask token; use the one it was trained with"
         )
 
-    def decode(input_ids: Any, attention_mask: Any) -> Any:
+    def decode(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return model.mask_predict(
             input_ids,
             attention_mask=attention_mask,
@@ -97,7 +99,7 @@ def _by_masks(
 
 def _by_beams(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation, target_length: int | None
-) -> Callable[[Any, Any], Any]:
+) -> Decode:
     config = deepcopy(model.generation_config)
     longest = settings.max_new_tokens or target_length or MAX_TARGET_LENGTH
     positions = positions_for_text(model)
@@ -111,17 +113,20 @@ def _by_beams(
     config.eos_token_id = _first(model.config, config, "eos_token_id", tokenizer.sep_token_id)
     config.pad_token_id = _first(model.config, config, "pad_token_id", tokenizer.pad_token_id)
 
-    def decode(input_ids: Any, attention_mask: Any) -> Any:
+    def decode(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config)
 
     return decode
 
 
-def _first(model_config: Any, generation_config: Any, name: str, otherwise: Any) -> Any:
+def _first(
+    model_config: PreTrainedConfig, generation_config: GenerationConfig, name: str, otherwise: int | None
+) -> int | None:
     """A token that the model was trained with, as its configs say."""
     for config in (generation_config, model_config):
-        if getattr(config, name, None) is not None:
-            return getattr(config, name)
+        token: int | None = getattr(config, name, None)
+        if token is not None:
+            return token
     return otherwise
 
 
@@ -129,12 +134,12 @@ def _first(model_config: Any, generation_config: Any, name: str, otherwise: Any)
 class How:
     """How answers are written."""
 
-    config: PreTrainedConfig
+    config: GenerationConfig
     """transformers' GenerationConfig."""
     longest_prompt: int | None
     """Tokens of a prompt that leave room for an answer; None where there is no bound."""
 
-    def words(self) -> dict[str, Any]:
+    def words(self) -> dict[str, int | float | bool]:
         """As it stands in `details.json`."""
         return {
             "num_beams": self.config.num_beams,
@@ -145,8 +150,8 @@ class How:
 
 def how(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation) -> How:
     """The model's own special tokens, with the stage's settings; greedy where the stage names no beams."""
-    own: Any = model.generation_config
-    config: PreTrainedConfig = deepcopy(own)
+    own: GenerationConfig = model.generation_config
+    config: GenerationConfig = deepcopy(own)
     beams = settings.num_beams if "num_beams" in settings.model_fields_set else 1
     positions = positions_for_text(model)
     new = settings.max_new_tokens or MAX_TARGET_LENGTH
@@ -170,14 +175,14 @@ def continue_prompts(
     dialogues: Sequence[Dialogue],
     settings: How,
     **running: Unpack[Running],
-) -> NDArray[Any]:
+) -> NDArray[np.object_]:
     """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises
     DataError."""
     import torch
 
     prompts = [prompt_ids(tokenizer, each)[-(settings.longest_prompt or 0) :] for each in dialogues]
 
-    def answer(positions: list[int], device: Any) -> list[str]:
+    def answer(positions: list[int], device: torch.device | str) -> list[str]:
         ids, real = filled_on_the_left([prompts[at] for at in positions], settings.config.pad_token_id)
         inputs = {"input_ids": torch.from_numpy(ids).to(device), "attention_mask": torch.from_numpy(real).to(device)}
         return texts_of(tokenizer, model.generate(**inputs, generation_config=settings.config)[:, ids.shape[1] :])
@@ -222,12 +227,3 @@ def open_writer(context: Context, stage_id: str | None = None, checkpoint: str |
     from_scratch = source == START and context.recipe.model.checkpoint is None
     model = context.open_model(None, stage_id=source, trained_head=not from_scratch)
     return Writer(model.to(device()), context.open_tokenizer(None if source == START else source))
-
-
-def device() -> Any:
-    """Where this process computes: its own GPU, else Apple's, else the CPU."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

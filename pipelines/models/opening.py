@@ -27,7 +27,9 @@ LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel"
 """How the names of classes end whose head is one that pretraining trains."""
 
 
-def build(architecture: Mapping[str, Any], head: Head, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:
+def build(
+    architecture: Mapping[str, Any], head: Head, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> PreTrainedModel:
     """A model with random weights. `architecture` is resolved: `model_type` and its config's keys."""
     from transformers import AutoConfig
     from transformers.trainer_utils import set_seed
@@ -97,7 +99,7 @@ def open_folder(
     merge: bool = True,
     quantization: Mapping[str, Any] | None = None,
     start: Model | None = None,
-) -> Any:
+) -> PreTrainedModel:
     """A model from a folder or the Hub, with `head`; weights that the checkpoint lacks are drawn by `seed`.
 
     An adapter folder is opened on its base, and merged unless told otherwise. Only safetensors are read.
@@ -140,7 +142,7 @@ def open_folder(
     finally:
         loader.removeFilter(_errors_only)
     remote_code.forget_named(model, where)
-    fresh = _outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
+    fresh = outermost({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     prefix = f"{model.base_model_prefix}."
     lost = [name for name in fresh if name.startswith(prefix) and "pooler" not in name]
     if lost:
@@ -156,7 +158,9 @@ def open_folder(
     return model
 
 
-def _open_adapter(folder: Path, head: Head, seed: int, merge: bool, trained_head: bool, start: Model | None) -> Any:
+def _open_adapter(
+    folder: Path, head: Head, seed: int, merge: bool, trained_head: bool, start: Model | None
+) -> PreTrainedModel:
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
     from safetensors import SafetensorError
 
@@ -246,7 +250,7 @@ def _refuse_unreadable(source: str) -> None:
         )
 
 
-def _outermost(keys: Iterable[str]) -> list[str]:
+def outermost(keys: Iterable[str]) -> list[str]:
     """The modules that hold these weights, without those that lie inside another of them."""
     modules = {key.rpartition(".")[0] for key in keys}
     return sorted(name for name in modules if not any(name.startswith(f"{other}.") for other in modules))
@@ -274,7 +278,7 @@ def _fresh_modules(model: PreTrainedModel) -> list[str]:
         # The body has a name of its own in some classes of a family only: T5's classifier has a `transformer`.
         brought = {name.removeprefix(prefix): weight.shape for name, weight in pretrained.named_parameters()}
         break
-    return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
+    return outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
 
 def _attention() -> str | None:

@@ -21,7 +21,12 @@ from pipelines.core.interfaces import Rows, World
 from pipelines.core.model_types import positions_for_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
     from pipelines.core.interfaces import Context
 
@@ -41,7 +46,7 @@ class Running(TypedDict, total=False):
     """Which process of how many this is. Default: the only one."""
     gather: Callable[[Any], list[Any]]
     """Gives every process what each of them has, by rank."""
-    device: Any
+    device: torch.device | str
     """Where the model computes. Default: the CPU."""
     batch_size: int
     """Examples at a time. Default: 32."""
@@ -50,7 +55,7 @@ class Running(TypedDict, total=False):
     """Of matrix products. Default: fp32."""
 
 
-def device() -> Any:
+def device() -> torch.device:
     """Where this process predicts: its own GPU, else Apple's, else the CPU."""
     import torch
 
@@ -69,7 +74,7 @@ def predict(
     return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, **running))
 
 
-def _logits(outputs: Any, inputs: Any) -> NDArray[np.float32]:
+def _logits(outputs: ModelOutput, inputs: Mapping[str, Tensor]) -> NDArray[np.float32]:
     """A classifier's answers to a batch (batch, outputs)."""
     logits: NDArray[np.float32] = outputs.logits.float().cpu().numpy()
     if logits.ndim != 2 or len(logits) != len(inputs["input_ids"]):
@@ -84,8 +89,8 @@ def _logits(outputs: Any, inputs: Any) -> NDArray[np.float32]:
 def forward(
     model: PreTrainedModel,
     examples: Any,
-    collate: Callable[[list[dict[str, Any]]], dict[str, Any]],
-    read: Callable[[Any, dict[str, Any]], Any],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    read: Callable[[ModelOutput, dict[str, Tensor]], Sequence[Any] | NDArray[np.generic]],
     **running: Unpack[Running],
 ) -> list[Any]:
     """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
@@ -93,7 +98,7 @@ def forward(
     `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
     """
 
-    def answer(positions: list[int], device: Any) -> Any:
+    def answer(positions: list[int], device: torch.device | str) -> Sequence[Any] | NDArray[np.generic]:
         inputs = collate([examples[position] for position in positions])
         outputs = model(**{name: value.to(device) for name, value in inputs.items() if name != "labels"})
         return read(outputs, inputs)
@@ -104,11 +109,11 @@ def forward(
 def answers(
     model: PreTrainedModel,
     lengths: list[int],
-    answer: Callable[[list[int], Any], Sequence[Any]],
+    answer: Callable[[list[int], torch.device | str], Sequence[Any] | NDArray[np.generic]],
     *,
     world: World | None = None,
     gather: Callable[[Any], list[Any]] = lambda value: [value],
-    device: Any = "cpu",
+    device: torch.device | str = "cpu",
     batch_size: int = 32,
     progress: Progress | None = None,
     precision: Precision = "no",
@@ -125,7 +130,7 @@ def answers(
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
     batches = batched_by_length(lengths, batch_size)
     model.to(device=device, dtype=torch.float32).eval()
-    mine: list[Sequence[Any]] = []
+    mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
     rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), rounded:

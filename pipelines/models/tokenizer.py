@@ -30,7 +30,7 @@ def block(name: str) -> Any:
     return TOKENIZERS.load(name)()
 
 
-def open_tokenizer(source: str, revision: str | None = None, start: Model | None = None) -> Any:
+def open_tokenizer(source: str, revision: str | None = None, start: Model | None = None) -> PreTrainedTokenizerBase:
     """A fast tokenizer from a folder or the Hub. Raises ModelError.
 
     `start` is the recipe's model, where `source` is that or was made of it: whether code beside it may run. Without
@@ -69,7 +69,7 @@ def has_segments(shape: Mapping[str, Any]) -> bool:
     return (words["type_vocab_size"] or 0) > 1
 
 
-def without_segments(tokenizer: PreTrainedTokenizerBase) -> Any:
+def without_segments(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """The tokenizer for a model without segments: it no longer gives `token_type_ids`, nor does what is saved of it."""
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != SEGMENTS]
     return tokenizer

@@ -92,7 +92,7 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
     def init_weights(self) -> None:
         """Nothing: both come with their weights."""
 
-    def tie_weights(self, *arguments: Any, **keywords: Any) -> None:
+    def tie_weights(self, *arguments: object, **keywords: object) -> None:
         """Nothing: what is shared is one module, or tied by the generator itself."""
 
     def get_input_embeddings(self) -> nn.Module:
@@ -100,7 +100,9 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
         embeddings: nn.Module = self.discriminator.get_input_embeddings()
         return embeddings
 
-    def forward(self, input_ids: Tensor, masked: Tensor, original: Tensor, luck: Tensor, **others: Any) -> ModelOutput:
+    def forward(
+        self, input_ids: Tensor, masked: Tensor, original: Tensor, luck: Tensor, **others: Tensor
+    ) -> ModelOutput:
         """Fill in the `masked` tokens of `input_ids`, then judge every token, all (batch, length).
 
         Returns: `generated` logits (masked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,

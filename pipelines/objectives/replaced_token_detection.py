@@ -71,14 +71,16 @@ class ReplacedTokenDetection(Objective):
 
         return Replacing(self.masking().collate(tokenizer, seed, config), seed)
 
-    def prepare(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, build: Callable[..., Any]) -> Any:
+    def prepare(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, build: Callable[..., PreTrainedModel]
+    ) -> PreTrainedModel:
         """The model and its generator in one module."""
         from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words
 
         generator = build(Head("masked_lm"), **generator_words(model.config, self.generator_size))
         return GeneratorAndDiscriminator(model, generator)
 
-    def finish(self, model: PreTrainedModel) -> Any:
+    def finish(self, model: PreTrainedModel) -> PreTrainedModel:
         """The discriminator; the generator is kept beside it, in `generator/`."""
         discriminator = model.discriminator
         discriminator.finery_beside = {"generator": model.generator}

@@ -100,10 +100,6 @@ def parse(path: str, comparison: object) -> Requirement:
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
 
 
-TRAINED_AS = {"glue/ax": "glue/mnli"}
-"""Benchmarks without training rows, and the task whose models they examine."""
-
-
 def evaluations(recipe: Recipe, before: int) -> list[Stage]:
     """The evaluate stages before a position."""
     return [stage for stage in recipe.stages[:before] if stage.stage == "evaluate"]
@@ -116,6 +112,11 @@ def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:
         for benchmark, model in _scored_by(recipe, stage).items():
             scored.setdefault(benchmark, set()).add(model)
     return scored
+
+
+def _trained_by(benchmark: str) -> str:
+    """The task whose models a benchmark asks where no stage trained on it; empty where there is none."""
+    return (TASKS.load(benchmark).trained_by or "") if benchmark in TASKS else ""
 
 
 def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
@@ -138,7 +139,7 @@ def _scored_by(recipe: Recipe, evaluate: Any) -> dict[str, str]:
     owners = {}
     for name in named:
         benchmark = trained.get(name, name)
-        owner = name if name in trained else latest.get(name) or latest.get(TRAINED_AS.get(name, ""))
+        owner = name if name in trained else latest.get(name) or latest.get(_trained_by(name))
         one = meant[0] if source is not None and len(meant) == 1 else None if len(meant) > 1 else source
         owners[benchmark] = one or owner or START
     return owners | texts

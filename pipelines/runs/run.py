@@ -31,6 +31,7 @@ from pipelines.core.errors import (
     Unforeseen,
     understood,
 )
+from pipelines.core.files import read_json
 from pipelines.core.interfaces import Context, Precision, World
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
@@ -233,7 +234,7 @@ class Job:
         inputs: list[str],
         content: Mapping[str, str],
         code: set[str],
-        work: Any,
+        work: Callable[[Path, str], None],
         stage: Stage | None = None,
     ) -> None:
         """Reuse or make one stage: whatever happens, it is complete or invisible."""
@@ -246,61 +247,50 @@ class Job:
             found = store.complete(fingerprint)
             return None if found is not None and stage is not None and not stage.still_there(found) else found
 
+        record = {
+            "id": stage_id,
+            "fingerprint": fingerprint,
+            "identity": dict(identity),
+            "inputs": inputs,
+            "data": dict(content),
+            "code": code_hash,
+        }
         folder = reusable()
         reused = folder is not None
         if folder is None:
             if (lost := store.damage(fingerprint)) is not None:
+                place = store.stages / fingerprint
                 events.emit(
-                    "warning",
-                    message=f"{lost} of the complete stage {store.stages / fingerprint} is missing or changed; it is "
-                    "made "
-                    "again",
+                    "warning", message=f"{lost} of the complete stage {place} is missing or changed; it is made again"
                 )
             with store.attempt(fingerprint) as attempt:
                 folder = reusable()  # another run may have made it while this one waited
                 if folder is None:
                     self.place.link(name, attempt)
                     events.emit("started", fingerprint=fingerprint)
-                    try:
-                        work(attempt, fingerprint)
-                    except BaseException:
-                        store.give_up(fingerprint)
-                        if not attempt.exists():
-                            self.place.unlink(name)
-                        raise
-                    record = {
-                        "id": stage_id,
-                        "fingerprint": fingerprint,
-                        "identity": dict(identity),
-                        "inputs": inputs,
-                        "data": dict(content),
-                        "code": code_hash,
-                    }
-                    folder = store.finish(
-                        fingerprint,
-                        record | {"seconds": time.monotonic() - started, "versions": fingerprints.versions()},
-                    )
+                    self._make(name, attempt, fingerprint, work)
+                    seconds = {"seconds": time.monotonic() - started, "versions": fingerprints.versions()}
+                    folder = store.finish(fingerprint, record | seconds)
         self.place.link(name, folder)
         self.folders[stage_id] = folder
         for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
             part = f"{stage_id}/{model.parent.name}"
             self.folders[part], self.fingerprints[part] = model.parent, fingerprint
-        seconds = time.monotonic() - started
-        metrics = json.loads((folder / "metrics.json").read_text()) if (folder / "metrics.json").is_file() else {}
-        events.emit(
-            "stage_finished", seconds=round(seconds, 3), reused=reused, fingerprint=fingerprint, metrics=metrics
-        )
-        self.place.manifest["stages"].append(
-            {
-                "id": stage_id,
-                "fingerprint": fingerprint,
-                "code": code_hash,
-                "data": dict(content),
-                "seconds": round(seconds, 3),
-                "reused": reused,
-            }
-        )
+        spent = {"seconds": round(time.monotonic() - started, 3), "reused": reused}
+        events.emit("stage_finished", **spent, fingerprint=fingerprint, metrics=read_json(folder / "metrics.json"))
+        listed = {key: record[key] for key in ("id", "fingerprint", "code", "data")}
+        self.place.manifest["stages"].append(listed | spent)
         self.place.save_manifest()
+
+    def _make(self, name: str, attempt: Path, fingerprint: str, work: Callable[[Path, str], None]) -> None:
+        """Do the work of a stage; what is of no use after an error is taken away."""
+        try:
+            work(attempt, fingerprint)
+        except BaseException:
+            self.place.store.give_up(fingerprint)
+            if not attempt.exists():
+                self.place.unlink(name)
+            raise
 
     def _fingerprint(self, stage_id: str) -> str:
         """Fingerprint of a stage's model, or of the recipe's own."""

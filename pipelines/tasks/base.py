@@ -330,7 +330,7 @@ def inline_places(train: str, validation: str | None, test: str | None, name: st
 
 
 def check_columns_differ(columns: tuple[str, ...], label: str) -> None:
-    """Raise Mistakes when a column is used twice."""
+    """Raise ConfigIssues when a column is used twice."""
     if label in columns:
         raise ConfigIssues([(("label",), f"is '{label}', a text column too: the answer would be in the question")])
     if len(set(columns)) < len(columns):

@@ -119,12 +119,16 @@ class Subject(Block):
         own_lengths = self.max_source_length is not None and self.max_target_length is not None
         if isinstance(longest, int) and longest < self.max_length and not own_lengths:
             yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
-        if self.task == "glue/ax":
-            yield ("task",), "glue/ax has no training rows; train glue/mnli and evaluate on glue/ax"
+        task = self.resolved(name)
+        if "train" not in task.splits and task.trained_by is not None:
+            yield (
+                ("task",),
+                f"{task.name} has no training rows; train {task.trained_by} and evaluate on {task.name}",
+            )
         kind = self.learnt_as()
         issues = [*unused_keys(self, name), *kind.training_issues(self, name, recipe)]
         yield from issues
-        yield from class_key_issues(self, self.resolved(name))
+        yield from class_key_issues(self, task)
         if any(place == ("task",) for place, _ in issues):  # which says it better
             return
         if (
@@ -186,6 +190,7 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
 
 
 def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
+    """The sentence, without its subject, for weights of classes that are too many or too few."""
     known = ", ".join(names[:20])
     return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {known}"
 

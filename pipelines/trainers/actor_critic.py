@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.models.log_probabilities import (
-    IGNORED,
     entropies_of,
     log_probabilities_of,
     logits_of,
@@ -29,6 +29,9 @@ from pipelines.models.log_probabilities import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
+
+    from pipelines.tuners.tuner import TunerBlock
 
 WEIGHTS = "value_head.safetensors"
 
@@ -92,7 +95,7 @@ def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """
     states: list[Tensor] = []
 
-    def keep(module: nn.Module, arguments: Any, output: Any) -> None:
+    def keep(module: nn.Module, arguments: object, output: ModelOutput) -> None:
         states.append(output[0])
 
     hook = without_wrappers(model).get_decoder().register_forward_hook(keep)
@@ -160,7 +163,7 @@ class ActorCritic(nn.Module):
                 self.critic(**inputs)
         return seen[-1]
 
-    def gradient_checkpointing_enable(self, **keywords: Any) -> None:
+    def gradient_checkpointing_enable(self, **keywords: object) -> None:
         """Recompute activations in the backward pass."""
         for model in (self.policy, self.critic):
             if model is not None:
@@ -170,7 +173,7 @@ class ActorCritic(nn.Module):
         """The weights that learn, each once: what a checkpoint needs beside the model that the stage read."""
         return {name: weight.detach().contiguous() for name, weight in self.named_parameters() if weight.requires_grad}
 
-    def as_critic(self, tuner: Any) -> Critic:
+    def as_critic(self, tuner: TunerBlock) -> Critic:
         """The value function as it is saved."""
         body = self.critic
         if body is not None and tuner.adapts and tuner.merges:
@@ -181,7 +184,7 @@ class ActorCritic(nn.Module):
 class OfThePolicy:
     """The tuner as the loop asks it about the whole: answers are about the policy, in the whole's names."""
 
-    def __init__(self, tuner: Any, whole: ActorCritic) -> None:
+    def __init__(self, tuner: TunerBlock, whole: ActorCritic) -> None:
         self.tuner = tuner
         self.whole = whole
         self.name = tuner.name
@@ -192,7 +195,7 @@ class OfThePolicy:
         rates_by_model = {place: self.tuner.rates(each) for place, each in models.items() if each is not None}
         return {f"{place}.{name}": rate for place, rates in rates_by_model.items() for name, rate in rates.items()}
 
-    def penalty(self, model: PreTrainedModel) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
         """What the tuned policy adds to the loss."""
         return self.tuner.penalty(self.whole.policy)
 

@@ -27,9 +27,11 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 MARKER = "complete.json"
+State = Mapping[str, Any]
+"""What a trainer keeps in a checkpoint beside its weights, as JSON."""
 
 
 def sync(folder: Path) -> None:
@@ -40,7 +42,7 @@ def sync(folder: Path) -> None:
                 os.fsync(file.fileno())
 
 
-def mark_complete(folder: Path, state: dict[str, Any]) -> None:
+def mark_complete(folder: Path, state: State) -> None:
     """Declare a checkpoint whole. `state` is what the loop needs back beside the trainer's own files."""
     sync(folder)
     write_text(folder / MARKER, json.dumps(state))
@@ -57,9 +59,9 @@ def newest_complete(folder: Path) -> Path | None:
     return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
-def state_of(checkpoint: Path) -> dict[str, Any]:
+def state_of(checkpoint: Path) -> State:
     """What `mark_complete` was given."""
-    state: dict[str, Any] = json.loads((checkpoint / MARKER).read_text())
+    state: State = json.loads((checkpoint / MARKER).read_text())
     return state
 
 
@@ -115,7 +117,7 @@ def name_final_base(folder: Path, context: Context) -> None:
         path.write_text(json.dumps(config, indent=2))
 
 
-def save_learnt(weights: Mapping[str, Tensor], arguments: Any, folder: str | None) -> None:
+def save_learnt(weights: Mapping[str, Tensor], arguments: TrainingArguments, folder: str | None) -> None:
     """Write `weights` where the Trainer looks for them when it resumes. What is missing there stays as the stage
     opened it."""
     if not arguments.should_save:

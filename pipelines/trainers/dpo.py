@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.reference import ReferenceModel
 
 HELD_OUT_MOST = 2_000
 """Held-out pairs that the implicit reward is measured on at the end, the first of the split."""
@@ -128,7 +130,7 @@ class DPO(PreferenceSubject, Stage):
 
     def _against(
         self, context: Context, model: PreTrainedModel, head: Any, together: Any, examples: Any, held_out: Any
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Examples, Examples | None, ReferenceModel | None]:
         """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
         in the examples."""
         from pipelines.trainers.reference import FrozenCopy, WithReference, precomputed, reference_for

@@ -8,9 +8,9 @@ them before anything was learnt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from pipelines.trainers.reference import ReferenceModel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.utils import ModelOutput
+
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.trainer import Collate, Example
 
 PAIRS, CHOSEN, STORED = "pairs", "chosen_labels", "reference"
 """Keys of a batch: the items of the pairs' losses, those of the likelihood, the reference's numbers where they are
@@ -62,13 +65,11 @@ class PreferenceStep:
         likelihood = likelihood_weight(self.weights)
         return {PAIRS: 1.0, **({CHOSEN: likelihood} if likelihood else {})}
 
-    def collated(
-        self, collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
-    ) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+    def collated(self, collate: Collate) -> Collate:
         """`collate`, with what the parts of the loss are counted by, and the stored numbers of the reference (2
         pairs,)."""
 
-        def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        def together(examples: list[Example]) -> dict[str, Tensor]:
             stored = [example.pop(STORED, None) for example in examples]
             batch = collate(examples)
             if stored[0] is not None:
@@ -135,8 +136,8 @@ def ask(
     context: Context,
     model: PreTrainedModel,
     step: PreferenceStep,
-    examples: Any,
-    collate: Callable[[list[Any]], dict[str, Tensor]],
+    examples: Examples,
+    collate: Collate,
     batch_size: int,
 ) -> dict[str, np.ndarray]:
     """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`,

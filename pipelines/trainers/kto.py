@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from pipelines.core.config import ConfigIssue, Pick
@@ -17,7 +16,6 @@ from pipelines.core.errors import DataError
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.training_arguments import Accepts, NotNegative, Positive, Switch, TrainingArguments, choice
-from pipelines.data.completions import parted, prompt_room, shortened, stops_of
 from pipelines.trainers import trl_stage, tuning
 from pipelines.trainers.preferences import PreferenceSubject
 
@@ -157,7 +155,9 @@ def encoded(
     answer that belongs to another prompt, the policy's log ratio estimates its KL to the reference (section 4.1 of
     the paper). No row is longer than the stage's `max_length`. Raises DataError where nothing is left.
     """
-    from pipelines.data.completions import opening_of
+    import numpy as np
+
+    from pipelines.data.completions import opening_of, parted, prompt_room, shortened, stops_of
 
     labelled = subject.labelled_rows(context, tokenizer)
     limit = subject.max_length if longest is None else min(subject.max_length, longest)

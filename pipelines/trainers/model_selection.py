@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import DataError
 from pipelines.core.training_arguments import TrainingArguments
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Examples(Protocol):
+    """Encoded rows, as a training loop reads them."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row (rows,)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int) -> dict[str, object]: ...
+
+    def select(self, positions: Sequence[int] | NDArray[np.int64]) -> Examples:
+        """The rows at these positions."""
+
 
 class Divided(NamedTuple):
     """What a training loop needs to choose among its checkpoints."""
 
-    examples: Any
+    examples: Examples
     """What is learnt from."""
-    selection: Any
+    selection: Examples | None
     """What is scored beside it; None where nothing is chosen."""
-    overrides: Mapping[str, Any]
+    overrides: Mapping[str, str]
     """The metric that decides, where the arguments name none."""
 
 
@@ -28,7 +47,7 @@ def issues(patience: int | None, arguments: TrainingArguments) -> Iterable[Confi
 
 
 def divided(
-    examples: Any, arguments: TrainingArguments, metric: str, seed: int, most: int | None, name: str = "there"
+    examples: Examples, arguments: TrainingArguments, metric: str, seed: int, most: int | None, name: str = "there"
 ) -> Divided:
     """Rows set aside where `eval_strategy` asks for them; `metric` decides unless the arguments name another.
 
@@ -40,7 +59,7 @@ def divided(
     return Divided(learnt, selection, {} if arguments.metric_for_best_model else {"metric_for_best_model": metric})
 
 
-def set_aside(examples: Any, seed: int, most: int | None, name: str = "there") -> tuple[Any, Any]:
+def set_aside(examples: Examples, seed: int, most: int | None, name: str = "there") -> tuple[Examples, Examples]:
     """(what is trained on, what models are selected by), rows drawn by the seed: all parts of a long text go together.
 
     Raises DataError, which begins with `name`, when there are too few rows.

@@ -34,10 +34,14 @@ from pipelines.tasks.text_to_text import AsText
 from pipelines.trainers import model_selection, tuning
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from pathlib import Path
 
-    from pipelines.core.interfaces import Context
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.core.interfaces import Context, Head
     from pipelines.tasks.training import PreparedTask
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.multi_task_model import SharedBody
 
 
 ANNEALED_BY = 0.8
@@ -293,7 +297,7 @@ class MultiTask(Stage):
 
     def _lessons(
         self, context: Context, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[list[Any], list[PreparedTask], list[Any]]:
+    ) -> tuple[list[PreTrainedModel], list[PreparedTask], list[Head]]:
         """(the model of each task, its lesson, its head); where answers are written the model is one."""
         models: list[Any] = []
         lessons, heads = [], []
@@ -397,7 +401,7 @@ class MultiTask(Stage):
         )
         self._save(context, shared, tokenizer, heads, metrics)
 
-    def _divided(self, lessons: list[PreparedTask], seed: int, selects: bool) -> tuple[list[Any], list[Any]]:
+    def _divided(self, lessons: list[PreparedTask], seed: int, selects: bool) -> tuple[list[Examples], list[Examples]]:
         """(what each task is trained on, what it is selected by)."""
         if not selects:
             return [lesson.examples for lesson in lessons], []
@@ -426,9 +430,9 @@ class MultiTask(Stage):
     def _save(
         self,
         context: Context,
-        shared: Any,
+        shared: SharedBody,
         tokenizer: PreTrainedTokenizerBase,
-        heads: list[Any],
+        heads: list[Head],
         metrics: Mapping[str, float],
     ) -> None:
         import shutil
@@ -441,7 +445,7 @@ class MultiTask(Stage):
             for place in (temporary, final, context.folder / "model"):
                 shutil.rmtree(place, ignore_errors=True)
 
-            def beside(place: Any, task: int) -> None:
+            def beside(place: Path, task: int) -> None:
                 tokenizer.save_pretrained(str(place))
                 name_final_base(place, context)
                 write_head(place, heads[task])

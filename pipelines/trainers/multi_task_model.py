@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from pipelines.core.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
+
+    from pipelines.tuners.tuner import TunerBlock
 
 WEIGHTS = "model.safetensors"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -32,7 +37,7 @@ class SharedBody(nn.Module):
     `models` are opened alike, so that the body of the first can stand in all of them; a tuner is applied to the first.
     """
 
-    def __init__(self, models: Sequence[Any], tuner: Any, ids: Sequence[str]) -> None:
+    def __init__(self, models: Sequence[PreTrainedModel], tuner: TunerBlock, ids: Sequence[str]) -> None:
         super().__init__()
         self.ids = list(ids)
         first = models[0]
@@ -69,16 +74,16 @@ class SharedBody(nn.Module):
         """Give every task a learnt log variance, which begins at 0."""
         self.log_variances = nn.Parameter(torch.zeros(len(self.ids)))
 
-    def model(self, task: int) -> Any:
+    def model(self, task: int) -> PreTrainedModel:
         """The task's model: tuned, so the first may be a PEFT model."""
         return self._models[task]
 
-    def bare(self, task: int) -> Any:
+    def bare(self, task: int) -> PreTrainedModel:
         """The task's transformers model."""
         model = self._models[task]
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def forward(self, task: int, **inputs: Any) -> Any:
+    def forward(self, task: int, **inputs: Tensor) -> ModelOutput:
         """What the model of a task says."""
         outputs = self._models[task](**inputs)
         if self.log_variances is not None and torch.is_grad_enabled():
@@ -95,7 +100,7 @@ class SharedBody(nn.Module):
             model.train(mode)
         return self
 
-    def gradient_checkpointing_enable(self, **keywords: Any) -> None:
+    def gradient_checkpointing_enable(self, **keywords: object) -> None:
         """Recompute the body's activations in the backward pass."""
         self.bare(0).gradient_checkpointing_enable(**keywords)
 
@@ -125,13 +130,13 @@ def _heads(model: PreTrainedModel, prefix: str) -> dict[str, nn.Module]:
 class TaskView:
     """The model of one task as a loss sees it: called through the whole, so that DistributedDataParallel takes part."""
 
-    def __init__(self, whole: Any, task: int) -> None:
+    def __init__(self, whole: nn.Module, task: int) -> None:
         bare = whole.module if hasattr(whole, "module") else whole
         self.whole = whole
         self.task = task
         self.module = getattr(bare, "_orig_mod", bare).model(task)
 
-    def __call__(self, **inputs: Any) -> Any:
+    def __call__(self, **inputs: Tensor) -> ModelOutput:
         return self.whole(task=self.task, **inputs)
 
     def __getattr__(self, name: str) -> Any:
@@ -141,7 +146,7 @@ class TaskView:
 class OfTheFirst:
     """The tuner as the loop asks it about the whole: answers are about the first model, in the whole's names."""
 
-    def __init__(self, tuner: Any, shared: SharedBody) -> None:
+    def __init__(self, tuner: TunerBlock, shared: SharedBody) -> None:
         self.tuner = tuner
         self.shared = shared
         self.name = tuner.name
@@ -172,7 +177,7 @@ class OfTheFirst:
         warning: str | None = self.tuner.never_unfrozen(self.shared.model(0), epochs)
         return warning
 
-    def penalty(self, model: PreTrainedModel) -> Any:
+    def penalty(self, model: PreTrainedModel) -> Tensor | None:
         """What the tuned first model adds to the loss."""
         return self.tuner.penalty(self.shared.model(0))
 
@@ -185,7 +190,7 @@ class OfTheFirst:
         return getattr(self.tuner, name)
 
 
-def save_tasks(shared: SharedBody, tuner: Any, folder: Path, finish: Any) -> None:
+def save_tasks(shared: SharedBody, tuner: TunerBlock, folder: Path, finish: Callable[[Path, int], None]) -> None:
     """An ordinary checkpoint or adapter a task in `folder/<id>/model`; `finish(place, task)` adds what belongs
     beside it."""
     before: Path | None = None
@@ -203,7 +208,7 @@ def save_tasks(shared: SharedBody, tuner: Any, folder: Path, finish: Any) -> Non
         finish(place, task)
 
 
-def save_body(shared: SharedBody, tuner: Any, folder: Path) -> None:
+def save_body(shared: SharedBody, tuner: TunerBlock, folder: Path) -> None:
     """The body alone, without any head: what later stages give other heads to. An adapter is merged into it."""
     if not tuner.adapts:
         shared.body.save_pretrained(str(folder))
@@ -248,7 +253,7 @@ def _same(path: Path, weights: Mapping[str, Tensor]) -> bool:
         )
 
 
-def linked(source: Any, target: Any) -> None:
+def linked(source: str | Path, target: str | Path) -> None:
     """Give a file a second name; copy it where the file system has no links."""
     try:
         os.link(source, target)
@@ -268,7 +273,7 @@ class _HeadOf:
             self.before.append((wrapper, active, wrapper.modules_to_save[active]))
             wrapper.modules_to_save[active] = mine
 
-    def _wrappers(self) -> Iterator[tuple[Any, str, nn.Module]]:
+    def _wrappers(self) -> Iterator[tuple[nn.Module, str, nn.Module]]:
         from peft.utils import ModulesToSaveWrapper
 
         other = self.shared.bare(self.task)
@@ -277,7 +282,7 @@ class _HeadOf:
                 yield module, next(iter(module.modules_to_save)), other.get_submodule(name)
 
     def __enter__(self) -> None:
-        self.before: list[tuple[Any, str, nn.Module]] = []
+        self.before: list[tuple[nn.Module, str, nn.Module]] = []
         if self.task and not self.shared.is_one:
             self._swap()
 

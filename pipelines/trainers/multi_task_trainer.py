@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.utils import ModelOutput
 
+    from pipelines.trainers.checkpoints import State
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.multi_task_model import SharedBody
+    from pipelines.trainers.trainer import Collate, Example, Loss
+
 
 def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Tensor) -> Tensor:
     """The sum over tasks of their losses, weighed.
@@ -110,13 +115,11 @@ def label_names(ids: Sequence[str], lessons: Sequence[PreparedTask], weights: Se
     }
 
 
-def collator(
-    ids: Sequence[str], lessons: Sequence[PreparedTask]
-) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+def collator(ids: Sequence[str], lessons: Sequence[PreparedTask]) -> Collate:
     """Puts examples of one task together, their labels under the task's own names."""
     together = [without_padding(lesson.collate, lesson.label_names) for lesson in lessons]
 
-    def collate(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(examples: list[Example]) -> dict[str, Tensor]:
         task = examples[0]["task"]
         if any(example["task"] != task for example in examples):
             raise AssertionError("a batch holds examples of two tasks")
@@ -130,9 +133,7 @@ def collator(
     return collate
 
 
-def loss_of(
-    ids: Sequence[str], lessons: Sequence[PreparedTask]
-) -> Callable[[Any, dict[str, Tensor]], tuple[Tensor, ModelOutput]]:
+def loss_of(ids: Sequence[str], lessons: Sequence[PreparedTask]) -> Loss:
     """The loss of whichever task the batch is of: the sums of all tasks' parts (parts,), zero for the others."""
     widths = [len(lesson.label_names) for lesson in lessons]
     begins = np.cumsum([0, *widths]).tolist()
@@ -148,7 +149,7 @@ def loss_of(
     return loss
 
 
-def task_in(inputs: Mapping[str, Any], ids: Sequence[str], lessons: Sequence[PreparedTask]) -> int:
+def task_in(inputs: Mapping[str, Tensor], ids: Sequence[str], lessons: Sequence[PreparedTask]) -> int:
     """Which task a batch is of, by the names of its labels."""
     return next(
         task
@@ -172,7 +173,7 @@ class MultiTaskTrainer(FineryTrainer):
 
     # -- the order -------------------------------------------------------------------------------------------------
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def _get_train_sampler(self, train_dataset: object = None) -> MixtureSampler:
         at_once = self.args.train_batch_size * self.args.world_size
         part = at_once * self.args.gradient_accumulation_steps // self.plan.tasks_per_step
         epochs = max(1, int(np.ceil(self.args.num_train_epochs)))
@@ -194,8 +195,12 @@ class MultiTaskTrainer(FineryTrainer):
         )
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ModelOutput]:
         sums, outputs = self.loss(model, inputs)
         shared = 1 if num_items_in_batch is None else self.args.world_size
         here = self._items(inputs)
@@ -222,7 +227,7 @@ class MultiTaskTrainer(FineryTrainer):
         return (value, outputs) if return_outputs else value
 
     @property
-    def bare(self) -> Any:
+    def bare(self) -> SharedBody:
         """The SharedBody inside whatever wraps it."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
@@ -231,7 +236,9 @@ class MultiTaskTrainer(FineryTrainer):
 
     # -- gradients -------------------------------------------------------------------------------------------------
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
         steps = self.current_gradient_accumulation_steps
         every = self.plan.conflicts_every
         measured = every is not None and self.state.global_step % every == 0
@@ -287,7 +294,7 @@ class MultiTaskTrainer(FineryTrainer):
 
     # -- held-out scores -------------------------------------------------------------------------------------------
 
-    def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
+    def evaluate(self, *arguments: object, **keywords: object) -> dict[str, float]:
         """Every task's held-out loss and scores, their mean, and which tasks leave."""
         metrics: dict[str, float] = {}
         best: list[float] = []
@@ -305,7 +312,7 @@ class MultiTaskTrainer(FineryTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _scored(self, task: int, selection: Any) -> tuple[float, dict[str, float]]:
+    def _scored(self, task: int, selection: Examples) -> tuple[float, dict[str, float]]:
         lesson, model = self.plan.lessons[task], self.bare
         size = self.args.per_device_eval_batch_size
         sums, items = 0.0, 0
@@ -362,18 +369,18 @@ class MultiTaskTrainer(FineryTrainer):
                 }
         super().log(logs, start_time)
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         every = self.context.gather(self.since_log.tolist())
         return {"tasks_since_log": every, "scores": self.scores, "left": getattr(self.sampler, "left", {})}
 
-    def restore_own(self, state: Mapping[str, Any]) -> None:
+    def restore_own(self, state: State) -> None:
         if len(state["tasks_since_log"]) == self.context.world.size:
             self.since_log = torch.tensor(state["tasks_since_log"][self.context.world.rank])
         self.scores = {name: list(values) for name, values in state["scores"].items()}
         if self.sampler is not None:
             self.sampler.left = dict(state["left"])  # type: ignore[attr-defined]
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
         if not self.args.should_save:
             return
         folder = output_dir or self.args.output_dir

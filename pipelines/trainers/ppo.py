@@ -29,11 +29,21 @@ from pipelines.trainers import tuning
 from pipelines.trainers.ppo_settings import PPOArguments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    import numpy as np
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
+    from pipelines.data.prompts import PromptRows
+    from pipelines.models.sampling import Rollouts
+    from pipelines.trainers.actor_critic import ActorCritic
+    from pipelines.trainers.ppo_experience import Layout
+    from pipelines.tuners.tuner import TunerBlock
 
 NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 """Arguments about rows set aside, of which there are none."""
@@ -263,7 +273,9 @@ class PPO(Stage):
             )
         return share, min(micro, share // parts)
 
-    def _prompts(self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
+    def _prompts(
+        self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head
+    ) -> PromptRows:
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
         from pipelines.models.sampling import refuse
 
@@ -279,13 +291,13 @@ class PPO(Stage):
             )
         return rows
 
-    def _blocks(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Any:
+    def _blocks(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int32]:
         """Pretraining text as one stream, (blocks, block_size), prepared by the main process and mapped by all."""
         from pipelines.data.packing import pack, prepared_key
 
         content = {name: value for name, value in self.content(context.recipe).items() if name.startswith("datasets")}
 
-        def packed() -> Any:
+        def packed() -> NDArray[np.int32]:
             texts = chain.from_iterable(each.rows() for each in self.datasets)
             return pack(tokenizer, texts, self.block_size, context.cache, prepared_key(tokenizer, content), "stream")
 
@@ -294,7 +306,7 @@ class PPO(Stage):
         context.barrier()
         return packed()
 
-    def _critic(self, context: Context, head: Head, tuner: Any) -> Any:
+    def _critic(self, context: Context, head: Head, tuner: TunerBlock) -> PreTrainedModel | None:
         """The body of a value function of its own, tuned like the policy; None where it shares the policy's."""
         if self.value == "shared":
             return None
@@ -302,7 +314,7 @@ class PPO(Stage):
         body.finery_new_modules = []  # its language-model head says nothing here
         return tuner.apply(body)
 
-    def _layout(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Any:
+    def _layout(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Layout:
         from pipelines.data.completions import padding_token
         from pipelines.models.sampling import decoder_start
         from pipelines.trainers.ppo_experience import Layout
@@ -332,7 +344,7 @@ class PPO(Stage):
                 longest=max(len(prompt) for prompt in prompts),
             )
 
-        def sample(policy: PreTrainedModel, prompts: Any, draws: Any) -> Any:
+        def sample(policy: PreTrainedModel, prompts: Sequence[Sequence[int]], draws: Sequence[int]) -> Rollouts:
             return complete(
                 policy,
                 tokenizer,
@@ -349,11 +361,11 @@ class PPO(Stage):
         return sample
 
 
-def _no_loss(model: PreTrainedModel, inputs: Any) -> Any:
+def _no_loss(model: PreTrainedModel, inputs: object) -> NoReturn:
     raise AssertionError("an iteration of PPO computes its losses itself")
 
 
-def _without_dropout(whole: Any) -> Any:
+def _without_dropout(whole: ActorCritic) -> ActorCritic:
     """Neither the policy nor its value function drops anything, as in Ziegler et al. 2019: else no ratio would
     begin at 1."""
     from pipelines.models.log_probabilities import without_dropout

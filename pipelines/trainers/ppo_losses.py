@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,11 +56,11 @@ class RunningMoments:
         self.mean += apart * count / total
         self.count = total
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, float]:
         """What a checkpoint keeps of it, as JSON."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, float]) -> None:
         """Take back what `state` gave."""
         self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])
 
@@ -121,11 +121,11 @@ class FixedKL:
     def update(self, kl: float, samples: int) -> None:
         """Take note of the mean KL of `samples` completions."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, float]:
         """What a checkpoint keeps of it, as JSON."""
         return {"coefficient": self.coefficient}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, float]) -> None:
         """Take back what `state` gave."""
         self.coefficient = float(state["coefficient"])
 

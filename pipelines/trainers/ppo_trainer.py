@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ from pipelines.trainers.ppo_losses import (
 from pipelines.trainers.ppo_settings import PPOArguments
 from pipelines.trainers.reference import ReferenceModel
 from pipelines.trainers.trainer import FineryTrainer
+
+if TYPE_CHECKING:
+    from pipelines.trainers.checkpoints import State
 
 SHUFFLING, TEXTS = 0x9906, 0x97C4
 """Streams of random numbers: the order of the minibatches, the choice of pretraining text."""
@@ -104,7 +107,7 @@ class PPOTrainer(FineryTrainer):
         """The metrics of the latest iteration."""
         super().__init__(**keywords)
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def _get_train_sampler(self, train_dataset: object = None) -> PromptOrder:
         sampler: Any = PromptOrder(
             len(self.plan.prompts), self.args.train_batch_size * self.args.world_size, self.args.seed
         )
@@ -130,7 +133,9 @@ class PPOTrainer(FineryTrainer):
 
     # -- an iteration ----------------------------------------------------------------------------------------------
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
         """One iteration; the gradient of its last minibatch is left for the Trainer's own optimizer step."""
         experience, metrics = self.collected(inputs["row"].tolist(), inputs["draw"].tolist())
         loss, learnt = self.updated(model, experience)
@@ -390,7 +395,7 @@ class PPOTrainer(FineryTrainer):
             logs |= self.iteration_metrics
         super().log(logs, start_time)
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         return {
             "kl_controller": self.controller.state(),
             "scores": self.reward_moments.state(),
@@ -398,16 +403,16 @@ class PPOTrainer(FineryTrainer):
             "told": self.iteration_metrics,
         }
 
-    def restore_own(self, state: Mapping[str, Any]) -> None:
+    def restore_own(self, state: State) -> None:
         self.controller.restore(state["kl_controller"])
         self.reward_moments.restore(state["scores"])
         self.watch.restore(state["watch"])
         self.iteration_metrics = dict(state["told"])
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
         save_learnt(self.bare.learnt(), self.args, output_dir)
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
+    def _issue_warnings_after_load(self, load_result: object) -> None:
         """What a checkpoint leaves out does not learn, or is a second name of what does."""
 
     def stage_metrics(self) -> dict[str, float]:

@@ -18,11 +18,8 @@ from pipelines.core.recipe import Stage
 from pipelines.core.registry import nearest
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
-from pipelines.data.completions import stops_of
 from pipelines.tasks.base import TaskField, resolve
-from pipelines.tasks.first_batch import tell_pairs
 from pipelines.tasks.known import reference_rows, task_rows, whole_rows
-from pipelines.tasks.preference.pairs import PreferenceCollator, PreferencePairs, encode_preferences
 from pipelines.tasks.preference.rows import LabelledRows, PreferenceRows, joined, split_in_two, told
 from pipelines.tasks.preference.task import PreferenceReference
 
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
     from pipelines.data.chat_formats import Dialogue
+    from pipelines.tasks.preference.pairs import PreferenceCollator, PreferencePairs
     from pipelines.tasks.preference.task import PreferenceTask
 
 
@@ -268,8 +266,10 @@ def pairs_for(
 ) -> tuple[PreferencePairs, PreferenceCollator]:
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
-    from pipelines.data.completions import padding_token
+    from pipelines.data.completions import padding_token, stops_of
     from pipelines.objectives.batches import start_token
+    from pipelines.tasks.first_batch import tell_pairs
+    from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 
     rows = subject.preference_rows(context, tokenizer)
     both, limit, prompt = _limits(subject, model, longest)
@@ -287,6 +287,9 @@ def held_out_for(
     two answers, uncut). None where there is no task. `tokenizer` has its chat template already: see `pairs_for`.
     Raises DataError.
     """
+    from pipelines.data.completions import stops_of
+    from pipelines.tasks.preference.pairs import encode_preferences
+
     if subject.task is None:
         return None, []
     task = subject.resolved(subject.id)

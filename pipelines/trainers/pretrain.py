@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
+    from pipelines.data.packing import Blocks
+    from pipelines.data.sentences import Spans
+    from pipelines.trainers.trainer import Collate
 
 
 class Pretrain(Stage):
@@ -167,7 +170,7 @@ class Pretrain(Stage):
         for place, sentence in self._unfit(config.to_dict()):
             raise IncompatibleError(f"{place[0]} {sentence}")
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig) -> Any:
+    def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig) -> Collate:
         """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""
         collate = self.objective.collate(tokenizer, seed, config)
         if self.cross_document_attention:
@@ -178,7 +181,7 @@ class Pretrain(Stage):
         end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
         return SeparateDocuments(collate, end, self.objective.causal)
 
-    def _examples(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Any:
+    def _examples(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Blocks | Spans:
         """The text as the objective wants it, prepared by the main process and mapped by all."""
         from pipelines.data.packing import prepared_key
         from pipelines.data.sentences import lay_out
@@ -191,7 +194,7 @@ class Pretrain(Stage):
         context.barrier()
         return lay_out(layout, tokenizer, self.texts(), length, context.cache, key)
 
-    def _tokens(self, examples: Any) -> int:
+    def _tokens(self, examples: Blocks | Spans) -> int:
         """Tokens of an epoch, special ones included."""
         added: int = self.block_size - self.objective.raw_length(self.block_size)
         if self.objective.layout == "sentences":
@@ -199,7 +202,7 @@ class Pretrain(Stage):
         return len(examples) * self.block_size
 
 
-def _another(context: Context, model: PreTrainedModel, head: Head, **overrides: Any) -> Any:
+def _another(context: Context, model: PreTrainedModel, head: Head, **overrides: object) -> PreTrainedModel:
     """A further model from scratch with `head`: the recipe's architecture, or the checkpoint's, with other words."""
     shape = context.recipe.model.architecture
     words = (

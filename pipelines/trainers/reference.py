@@ -21,7 +21,10 @@ from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel
+
+    from pipelines.trainers.model_selection import Examples
 
 
 class ReferenceModel(Protocol):
@@ -75,14 +78,14 @@ def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
     return DisabledAdapter() if tuner.keeps_base else FrozenCopy.of(model)
 
 
-def peft_model_in(policy: PreTrainedModel) -> Any:
+def peft_model_in(policy: PreTrainedModel) -> PeftModel | None:
     """The PEFT model inside DistributedDataParallel and torch.compile."""
     bare = policy.module if isinstance(policy, nn.parallel.DistributedDataParallel) else policy
     bare = getattr(bare, "_orig_mod", bare)
     return bare.module if isinstance(bare, nn.parallel.DistributedDataParallel) else bare
 
 
-def precision_of(context: Context, device: torch.device) -> AbstractContextManager[Any]:
+def precision_of(context: Context, device: torch.device) -> AbstractContextManager[object]:
     """The precision that the training loop computes in, for passes outside of it."""
     if context.precision == "no":
         return nullcontext()
@@ -95,8 +98,8 @@ def precision_of(context: Context, device: torch.device) -> AbstractContextManag
 def precomputed(
     context: Context,
     model: PreTrainedModel,
-    examples: Any,
-    collate: Callable[[list[Any]], dict[str, Tensor]],
+    examples: Examples,
+    collate: Callable[[list[dict[str, object]]], dict[str, Tensor]],
     batch_size: int,
     name: str,
     exact: bool = False,
@@ -140,7 +143,7 @@ def answers(model: PreTrainedModel, batch: dict[str, Tensor], device: torch.devi
 class WithReference:
     """Examples, each with the reference's log-probabilities of its two answers as `reference`."""
 
-    def __init__(self, examples: Any, reference: np.ndarray) -> None:
+    def __init__(self, examples: Examples, reference: np.ndarray) -> None:
         self.examples = examples
         self.reference = reference
         self.lengths = examples.lengths
@@ -149,7 +152,7 @@ class WithReference:
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, position: int) -> dict[str, Any]:
+    def __getitem__(self, position: int) -> dict[str, object]:
         return {**self.examples[position], "reference": self.reference[position]}
 
     def select(self, positions: Sequence[int] | np.ndarray) -> WithReference:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from pipelines.core import architecture_fields
@@ -23,18 +21,21 @@ from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import Fraction, OptionalNotNegative, Switch, TrainingArguments
-from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
-from pipelines.tasks.preference import scores as pair_scores
 from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.trainers import model_selection, tuning
 from pipelines.trainers.preferences import KIND, PreferenceSubject
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from transformers import PreTrainedModel
 
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
+    from pipelines.data.reward_inputs import RewardInputFormat
+    from pipelines.trainers.model_selection import Examples
+    from pipelines.trainers.trainer import Collate
 
 
 HEAD = Head("reward")
@@ -191,13 +192,19 @@ class ScoreSummary:
 
     def write(self, folder: Path, reading: RewardInputFormat) -> None:
         """Put `reward.json` beside the weights."""
+        from pipelines.data.reward_inputs import RewardSettings
+
         RewardSettings(reading, self.mean, self.std).write(
             folder, {"train": self.train, **({"held_out": self.held_out} if self.held_out else {})}
         )
 
 
-def describe(context: Context, model: PreTrainedModel, collate: Any, examples: Any, selection: Any) -> ScoreSummary:
+def describe(
+    context: Context, model: PreTrainedModel, collate: Collate, examples: Examples, selection: Examples | None
+) -> ScoreSummary:
     """Score a sample of the training pairs, and the pairs set aside, in fp32. Every process sees the same."""
+    import numpy as np
+
     drawn = np.sort(np.random.default_rng([context.seed, 0x5C03E]).permutation(len(examples))[:SAMPLE])
     train = scores_of(model, examples.select(drawn), collate)
     held_out = None if selection is None else figures(scores_of(model, selection, collate))
@@ -207,6 +214,8 @@ def describe(context: Context, model: PreTrainedModel, collate: Any, examples: A
 
 def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
     """Accuracy, calibration and histogram of scores (pairs, 2)."""
+    from pipelines.tasks.preference import scores as pair_scores
+
     return {
         "pairs": len(scores),
         "accuracy": pair_scores.accuracy(scores),
@@ -216,8 +225,9 @@ def figures(scores: npt.NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def scores_of(model: PreTrainedModel, examples: Any, collate: Any) -> npt.NDArray[np.float64]:
+def scores_of(model: PreTrainedModel, examples: Examples, collate: Collate) -> npt.NDArray[np.float64]:
     """Scores (pairs, 2) of every pair, chosen first, in the order of the examples."""
+    import numpy as np
     import torch
 
     device = next(model.parameters()).device

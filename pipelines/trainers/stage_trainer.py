@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
-from transformers import EarlyStoppingCallback, TrainerCallback
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as LiveArguments
 
 from pipelines.core.errors import Diverged
@@ -25,6 +25,7 @@ from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints
+from pipelines.trainers.checkpoints import State
 from pipelines.tuners.tuner import Tuner
 
 
@@ -99,7 +100,7 @@ else:
 
 
 def live_words(
-    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """The words of transformers' TrainingArguments: the user's, and what Finery fixes so that runs resume exactly.
 
@@ -139,7 +140,7 @@ def live_words(
 
 
 def training_arguments(
-    context: Context, arguments: TrainingArguments, overrides: Mapping[str, Any] | None = None
+    context: Context, arguments: TrainingArguments, overrides: Mapping[str, object] | None = None
 ) -> LiveArguments:
     """transformers' object of what `live_words` says."""
     return LiveArguments(**live_words(context, arguments, overrides))
@@ -182,13 +183,15 @@ class StageTrainer(Base):  # type: ignore[misc]
             split_by_rate(optimizer, self.model if model is None else model, self.tuner.rates(self.model))
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
         if self.lr_scheduler is None:
             self.lr_scheduler = schedule(optimizer or self.optimizer, self.tuner, num_training_steps)
             self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
         value = super().training_step(model, inputs, num_items_in_batch)
         if self.args.device.type == "cpu":  # elsewhere the look would make the device wait: see _refuse_nan
             self._refuse_nan(value)
@@ -203,7 +206,7 @@ class StageTrainer(Base):  # type: ignore[misc]
                 "raise arguments.warmup_steps, or set launch.mixed_precision: no"
             )
 
-    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *rest: Any, **keywords: Any) -> None:
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *rest: object, **keywords: object) -> None:
         if self.control.should_log or self.control.should_save:
             self._refuse_nan(tr_loss)
         super()._maybe_log_save_evaluate(tr_loss, *rest, **keywords)
@@ -217,7 +220,7 @@ class StageTrainer(Base):  # type: ignore[misc]
                     f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
                 )
 
-    def _save_checkpoint(self, model: PreTrainedModel, trial: Any) -> None:
+    def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
         self.refuse_spoiled_weights()
         if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
             checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
@@ -264,11 +267,11 @@ class StageTrainer(Base):  # type: ignore[misc]
                 "progress", step=self.state.global_step, total=self.state.max_steps, what="resumed"
             )
 
-    def own_state(self) -> dict[str, Any]:
+    def own_state(self) -> State:
         """What a kind of trainer keeps in a checkpoint besides, as JSON. Called on every process."""
         return {}
 
-    def restore_own(self, state: Mapping[str, Any]) -> None:
+    def restore_own(self, state: State) -> None:
         """Take back what `own_state` gave."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -333,7 +336,9 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         self.trainer: Any = None
         self.reported = 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+    def on_train_begin(
+        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
+    ) -> None:
         assert self.trainer is not None
         self.trainer.restore_accumulators()
         if self.trainer.tuner is not None and self.context.world.is_main:
@@ -341,7 +346,9 @@ class Companion(TrainerCallback):  # type: ignore[misc]
             if asleep:
                 self.context.events.emit("warning", message=asleep)
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+    def on_epoch_begin(
+        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
+    ) -> None:
         assert self.trainer is not None
         epoch = int((state.epoch or 0.0) + 1e-6)
         if self.trainer.sampler is not None:
@@ -349,7 +356,9 @@ class Companion(TrainerCallback):  # type: ignore[misc]
         if self.trainer.tuner is not None and self.trainer.tuner.unfreezes:
             self.trainer.tuner.unfreeze(self.trainer.model, epoch)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+    def on_step_end(
+        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
+    ) -> TrainerControl:
         assert self.trainer is not None
         self.context.beat()
         now = time.monotonic()
@@ -364,7 +373,9 @@ class Companion(TrainerCallback):  # type: ignore[misc]
             self.trainer.stopped_early = state.global_step < state.max_steps
         return control
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
+    def on_epoch_end(
+        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
+    ) -> TrainerControl:
         """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the
         checkpoint."""
         assert self.trainer is not None

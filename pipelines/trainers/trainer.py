@@ -26,6 +26,7 @@ from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints
+from pipelines.trainers.model_selection import Examples
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
 from pipelines.tuners.tuner import Tuner
 
@@ -92,21 +93,22 @@ class EpochSampler(Sampler[int]):
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, ModelOutput]]
 """`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`."""
 
-Collate = Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+Example = dict[str, Any]
+Collate = Callable[[list[Example]], dict[str, Tensor]]
 """Turns examples into a batch."""
 
 
 class Draws:
     """A data set seen through draws: `draws[epoch * n + i]` is example i, marked with the draw when asked to."""
 
-    def __init__(self, examples: Any, marked: bool = False) -> None:
+    def __init__(self, examples: Examples, marked: bool = False) -> None:
         self.examples = examples
         self.marked = marked
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, draw: int) -> dict[str, Any]:
+    def __getitem__(self, draw: int) -> Example:
         example = dict(self.examples[draw % len(self.examples)])
         if self.marked:
             example["draw"] = max(draw, 0)
@@ -119,7 +121,7 @@ def without_padding(collate: Collate, label_names: Mapping[str, float] = LABELS)
     """`collate` for batches that may be filled up: what only fills has no label, so it is neither learnt nor
     counted."""
 
-    def together(examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def together(examples: list[Example]) -> dict[str, Tensor]:
         filling = [example.pop("padding", False) for example in examples]
         batch = collate(examples)
         if any(filling):
@@ -134,22 +136,22 @@ def fit(
     context: Context,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    examples: Any,
+    examples: Examples,
     *,
     collate: Collate,
     loss: Loss,
     arguments: TrainingArguments | Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     label_names: Mapping[str, float] = LABELS,
     lengths: np.ndarray | None = None,
     marked: bool = False,
-    selection: Any = None,
+    selection: Examples | None = None,
     score: Score | None = None,
     early_stopping_patience: int | None = None,
     tuner: Tuner | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
-) -> tuple[Any, dict[str, float]]:
+) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
     `arguments` are the stage's, and `overrides` what the stage decides instead of them.
@@ -241,7 +243,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+    def _get_train_sampler(self, train_dataset: object = None) -> EpochSampler:
         at_once = self.args.train_batch_size * self.args.world_size
         step = at_once * self.args.gradient_accumulation_steps
         shared = at_once if self.args.world_size > 1 else 1
@@ -261,8 +263,12 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         return torch.stack([batch[name].ne(IGNORED).sum() for name in self.label_weights])
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ModelOutput]:
         sums, outputs = self.loss(model, inputs)
         shared = 1 if num_items_in_batch is None else self.args.world_size
         items = self._items(inputs).clamp(min=1) if num_items_in_batch is None else num_items_in_batch

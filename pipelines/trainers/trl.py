@@ -22,7 +22,7 @@ from transformers import PrinterCallback
 from transformers.trainer_utils import set_seed
 
 from pipelines.core.errors import IncompatibleError, Stopped
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import IGNORED, Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
@@ -32,7 +32,10 @@ from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.trainers.checkpoints import State
 
 FOUND_BY_TRL = "ref"
 """What TRL calls the adapter that it holds a tuned policy to."""
@@ -40,7 +43,9 @@ SHOWN = 3
 """Completions in a `sample` event."""
 
 
-def prepared(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+def prepared(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """(the model and a copy of the tokenizer, both told which tokens fill up a batch and end a text; the model,
     where it lies)."""
     marked = copy.deepcopy(tokenizer)
@@ -62,10 +67,10 @@ def train(
     tokenizer: PreTrainedTokenizerBase,
     tuner: Tuner,
     arguments: TrainingArguments,
-    overrides: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
+    overrides: Mapping[str, object],
+    rows: Sequence[Mapping[str, object]],
     **keywords: Any,
-) -> tuple[Any, dict[str, float]]:
+) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run
     was broken off.
 
@@ -113,7 +118,7 @@ def train(
     return without_reference(trainer.accelerator.unwrap_model(trainer.model)), trainer.stage_metrics()
 
 
-def without_reference(model: PreTrainedModel) -> Any:
+def without_reference(model: PreTrainedModel) -> PreTrainedModel:
     """The tuned model without the frozen adapter that TRL put beside it, and with its own forward pass."""
     if FOUND_BY_TRL in getattr(model, "peft_config", {}):
         model.delete_adapter(FOUND_BY_TRL)
@@ -134,10 +139,10 @@ def _staged(theirs: type) -> type:
         def _send_telemetry(self) -> None:
             return
 
-        def create_model_card(self, *_: Any, **__: Any) -> None:
+        def create_model_card(self, *_: object, **__: object) -> None:
             return
 
-        def own_state(self) -> dict[str, Any]:
+        def own_state(self) -> State:
             """What TRL has gathered since the last log, of every process."""
             return {
                 "since_log": self.context.gather(
@@ -145,7 +150,7 @@ def _staged(theirs: type) -> type:
                 )
             }
 
-        def restore_own(self, state: Mapping[str, Any]) -> None:
+        def restore_own(self, state: State) -> None:
             if len(state["since_log"]) == self.context.world.size:
                 for name, values in state["since_log"][self.context.world.rank].items():
                     self._metrics["train"][name].extend(values)
@@ -164,7 +169,7 @@ def refuse_other_heads(model: PreTrainedModel, temperature: float) -> None:
     bare.eval()
     with torch.no_grad():
         theirs = bare(**inputs, labels=ids, fused_lm_head=True).log_probs
-        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -100)], dim=1)
+        labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORED)], dim=1)
         ours = token_log_probabilities(bare, {**inputs, "labels": labels}, temperature=temperature).log_probabilities[
             :, :-1
         ]
@@ -181,7 +186,7 @@ def _kto(theirs: type) -> type:
     loss needs them."""
 
     class StagedKTO(_staged(theirs)):  # type: ignore[misc]
-        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
             return dataset
 
     return StagedKTO
@@ -203,12 +208,12 @@ def _sampling(theirs: type) -> type:
             self.prompt_ids = prompt_ids
             self.texts = texts
 
-            def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
+            def reward(prompts: Sequence[str], completions: Sequence[str], **_: object) -> list[float]:
                 return scorer([texts[int(prompt)] for prompt in prompts], list(completions))
 
             super().__init__(reward_funcs=[reward], **keywords)
 
-        def _tokenize_prompts(self, prompts: Sequence[str]) -> Any:
+        def _tokenize_prompts(self, prompts: Sequence[str]) -> tuple[list[list[int]], None, dict[str, object]]:
             return [list(self.prompt_ids[int(prompt)]) for prompt in prompts], None, {}
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

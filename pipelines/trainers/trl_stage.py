@@ -33,9 +33,12 @@ from pipelines.data.row_counts import prompt_rows
 from pipelines.trainers import tuning
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
+    from pipelines.trainers.tuning import TrainingStage
 
 
 TUNERS_OF_TRL = ("full", "lora")
@@ -43,7 +46,7 @@ NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 """Arguments about rows set aside, of which there are none."""
 
 
-def issues(stage: Any, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
+def issues(stage: TrainingStage, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
     """What TRL cannot do in a stage, places relative to the stage. `longest` is the longest text it will see."""
     yield from tuning.policy_issues(stage, recipe, (tuning.DECODER,))
     if stage.tuner.name not in TUNERS_OF_TRL:
@@ -70,7 +73,7 @@ def issues(stage: Any, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
     yield from tuning.issues(stage, recipe, tuning.DECODER, longest)
 
 
-def opened(stage: Any, context: Context) -> tuple[Any, Any, Any]:
+def opened(stage: TrainingStage, context: Context) -> tuple[PreTrainedModel, Head, PreTrainedTokenizerBase]:
     """(the policy, in a folder from which TRL can read its reference; its head; the tokenizer). Raises ModelError."""
     from pipelines.core.interfaces import Head
 
@@ -82,7 +85,7 @@ def opened(stage: Any, context: Context) -> tuple[Any, Any, Any]:
     return model, head, context.open_tokenizer(source) if source in context.stage_folders else context.open_tokenizer()
 
 
-def leave(context: Context, stage: Any) -> None:
+def leave(context: Context, stage: TrainingStage) -> None:
     """Take away the folder that only TRL's reference was read from; an adapter still names its base."""
     import shutil
 

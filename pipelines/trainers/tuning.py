@@ -6,7 +6,7 @@ The policy is the model that writes, which stages on preferences and rewards rea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
@@ -22,13 +22,26 @@ if TYPE_CHECKING:
 
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe, Stage
+    from pipelines.core.training_arguments import TrainingArguments
+    from pipelines.tuners.tuner import TunerBlock
+
+
+class TrainingStage(Protocol):
+    """What a stage that trains has."""
+
+    id: str
+    stage: str
+    tuner: TunerBlock
+    arguments: TrainingArguments
+
+    def reads(self, recipe: Recipe) -> tuple[str, ...]: ...
 
 
 CHANGES_THE_BASE = ("train_layer_norm", "modules_to_save")
 """Settings of the tuner adapter with which it changes the model itself."""
 
 
-def issues(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
+def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
     shape = recipe.model.architecture
     words = architecture_fields.resolve(shape) if shape else None
@@ -49,7 +62,7 @@ def issues(stage: Any, recipe: Recipe, head: str, longest: int) -> Iterable[Conf
     yield from _on_adapters(stage, recipe)
 
 
-def _two_schedules(stage: Any) -> Iterable[ConfigIssue]:
+def _two_schedules(stage: TrainingStage) -> Iterable[ConfigIssue]:
     """A tuner with a schedule of its own leaves none to `arguments`."""
     if stage.tuner.factor(0, 1) is None:
         return
@@ -76,7 +89,7 @@ def _on_unmergeable(stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue]:
         )
 
 
-def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
+def _on_adapters(stage: TrainingStage, recipe: Recipe) -> Iterable[ConfigIssue]:
     """A tuner that builds on the adapters of other stages needs them earlier, and trained on the model it reads
     itself."""
     mine = recipe.model_of(stage)
@@ -113,7 +126,7 @@ def _on_adapters(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
         )
 
 
-def adapted(stage: Any, context: Context, model: PreTrainedModel) -> tuple[Any, Any]:
+def adapted(stage: TrainingStage, context: Context, model: PreTrainedModel) -> tuple[TunerBlock, PreTrainedModel]:
     """(the stage's tuner, told where the stages lie that it builds on; the model as it tunes it)."""
     tuner = stage.tuner.given({name: context.stage_folders[name] / "model" for name in stage.tuner.stages})
     if getattr(tuner, "init_text", None):
@@ -121,7 +134,9 @@ def adapted(stage: Any, context: Context, model: PreTrainedModel) -> tuple[Any, 
     return tuner, tuner.apply(model)
 
 
-def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, trained_head: bool = False) -> Any:
+def opened(
+    stage: TrainingStage, context: Context, head: Head, keeps_base: bool = True, trained_head: bool = False
+) -> PreTrainedModel:
     """The model that the stage reads, with `head`; refused when the tuner cannot serve it. Raises Misfit.
 
     `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base.
@@ -137,7 +152,7 @@ def opened(stage: Any, context: Context, head: Head, keeps_base: bool = True, tr
     return model
 
 
-def room_for_text(stage: Any, model: PreTrainedModel) -> int | None:
+def room_for_text(stage: TrainingStage, model: PreTrainedModel) -> int | None:
     """Tokens of the longest text the tuned model can read; None where there is no bound. Raises Misfit."""
     positions = usable_positions(model.config)
     if positions is None:
@@ -187,7 +202,9 @@ def writing_head(context: Context) -> Head:
     return read_by(recipe, recipe.model_of(recipe.stage(context.stage_id)), context.stage_folders)
 
 
-def opened_policy(stage: Any, context: Context, allowed: tuple[str, ...] = WRITERS) -> tuple[Any, Head]:
+def opened_policy(
+    stage: TrainingStage, context: Context, allowed: tuple[str, ...] = WRITERS
+) -> tuple[PreTrainedModel, Head]:
     """(the policy that the stage reads, its head). Raises ModelError for a model that does not write, or never learnt
     to.
     """

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class Tuner(Protocol):
     """What a training loop asks of a tuner: a TunerBlock, or one that answers for a model of several parts."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As a recipe names it."""
 
     @property
     def keeps_base(self) -> bool:

@@ -11,14 +11,13 @@ import torch
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.registry import OBJECTIVES
 from pipelines.data.sentences import lay_out
 from pipelines.data.tokenizers.wordpiece import WordPiece
 from pipelines.models import opening
 from pipelines.objectives.objective import Objective
 
-IGNORED = -100
 BLOCK_SIZE = 40
 LOADED = {name: OBJECTIVES.load(name)(name=name) for name in OBJECTIVES}
 ON_TEXT = [name for name, objective in LOADED.items() if not objective.pairs]

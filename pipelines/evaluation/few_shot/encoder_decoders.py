@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class EncoderDecoderReader(LikelihoodReader):
         return found
 
 
-def filled(rows: Sequence[Sequence[int]], fill: int) -> tuple[Any, Any]:
+def filled(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows, filled up on the right, and 1 where they are real, both (batch, length)."""
     longest = max(len(row) for row in rows)
     ids, real = np.full((len(rows), longest), fill, dtype=np.int64), np.zeros((len(rows), longest), dtype=np.int64)

@@ -18,6 +18,7 @@ from pipelines.core.model_types import usable_positions
 from pipelines.models.predict import Running
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MOST_LOGITS = 2**26
@@ -125,7 +126,7 @@ def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return min((limit for limit in limits if limit), default=None)
 
 
-def read_off(logits: Any, targets: Sequence[int]) -> Likelihood:
+def read_off(logits: Tensor, targets: Sequence[int]) -> Likelihood:
     """The likelihood of tokens, given the logits (tokens, vocab) of their places."""
     import torch
 

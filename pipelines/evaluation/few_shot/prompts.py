@@ -171,8 +171,8 @@ _TREC = (
 )
 _FINE = (
     "abbreviation", "expression abbreviated", "definition", "description", "manner", "reason", "animal",
-    "organ of the body", "color", "creative work", "currency", "disease or medicine", "event", "food", "musical instrument",
-    "language", "letter", "other entity", "plant", "product", "religion", "sport", "substance", "symbol",
+    "organ of the body", "color", "creative work", "currency", "disease or medicine", "event", "food",
+    "musical instrument", "language", "letter", "other entity", "plant", "product", "religion", "sport", "substance", "symbol",
     "technique", "equivalent term", "vehicle", "word", "description of a person", "group", "individual", "title",
     "city", "country", "mountain", "other location", "state", "code", "count", "date", "distance", "money",
     "order", "other number", "percentage", "period", "speed", "temperature", "size", "weight",

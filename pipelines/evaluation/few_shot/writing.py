@@ -37,7 +37,7 @@ def write(
     generation: Generation,
     sampling: Mapping[str, Any] | None = None,
     **running: Unpack[Running],
-) -> NDArray[Any]:
+) -> NDArray[np.object_]:
     """The texts (prompts,) behind the prompts' tokens, up to what ends them, which is left out.
 
     `sampling` are words of transformers' GenerationConfig, with which tokens are drawn instead of searched for.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines.core.errors import CommandError, DataError
 from pipelines.data.tables import read_file
@@ -13,8 +13,11 @@ from pipelines.data.tables import read_file
 SHOWN = 3
 """Ids that a sentence names."""
 
+Id = TypeVar("Id", bound=Hashable)
+"""What a file calls an example: a text or a row's number."""
 
-def listed(ids: Iterable[Any]) -> str:
+
+def listed(ids: Iterable[object]) -> str:
     """The first few of many ids."""
     every = list(ids)
     more = f", … ({len(every)} in all)" if len(every) > SHOWN else ""
@@ -33,10 +36,10 @@ def _text(path: Path) -> str:
     return text
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> object:
     """A JSON file. Raises CommandError where it is no JSON, has a key twice, or a number that is not finite."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
@@ -48,7 +51,7 @@ def read_json(path: Path) -> Any:
             raise CommandError(f"{path} has {len(twice)} ids more than once: {listed(twice)}; give each one prediction")
         return found
 
-    def refuse(word: str) -> Any:
+    def refuse(word: str) -> object:
         raise CommandError(f"{path} holds {word}, must hold finite numbers")
 
     try:
@@ -59,7 +62,7 @@ def read_json(path: Path) -> Any:
         raise CommandError(f"{path} is not valid JSON: {error}") from None
 
 
-def _repeated(values: Iterable[Any]) -> list[Any]:
+def _repeated(values: Iterable[Id]) -> list[Id]:
     seen: set[Any] = set()
     found: dict[Any, None] = {}
     for value in values:
@@ -69,7 +72,7 @@ def _repeated(values: Iterable[Any]) -> list[Any]:
     return list(found)
 
 
-def once_each(ids: Sequence[Any], path: Path, what: str) -> None:
+def once_each(ids: Sequence[Hashable], path: Path, what: str) -> None:
     """Raises CommandError where an id stands twice."""
     if twice := _repeated(ids):
         raise CommandError(f"{path} has the same {what} more than once: {listed(twice)}; give each only once")
@@ -112,6 +115,6 @@ def _tsv(path: Path) -> dict[str, list[Any]]:
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
-def missing_ids(wanted: Iterable[Any], given: Mapping[Any, Any] | set[Any]) -> list[Any]:
+def missing_ids(wanted: Iterable[Id], given: Container[Id]) -> list[Id]:
     """The ids that have no prediction, in the order of the references."""
     return [each for each in wanted if each not in given]

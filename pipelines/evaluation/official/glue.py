@@ -38,7 +38,7 @@ LEAST, MOST = 0.0, 5.0
 """Between what the similarities of STS-B lie."""
 
 
-def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]:
+def score_glue(name: str, predictions: Path, references: Path) -> dict[str, float]:
     """The task's metrics, and `total` rows. Raises CommandError."""
     tasks = [each for each in TASKS if each.startswith(PREFIX)]
     if name not in tasks:
@@ -76,7 +76,7 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, Any]
     return scores | {"total": len(names)}
 
 
-def _row_names(gold: dict[str, list[Any]], references: Path, said: set[int]) -> list[int]:
+def _row_names(gold: Mapping[str, Sequence[object]], references: Path, said: set[int]) -> list[int]:
     """What the rows are called: by a column `index` or `idx` where the predictions use its values, else by their
     number from 0."""
     rows = list(range(len(gold["label"])))
@@ -98,7 +98,9 @@ def _row(cell: Any, path: Path, at: int) -> int:
         raise CommandError(f"{path}, row {at}, has the index {str(cell)[:40]!r}, must be a whole number") from None
 
 
-def _classes(cells: Sequence[Any], labels: tuple[str, ...], path: Path, names: Sequence[int], what: str) -> list[int]:
+def _classes(
+    cells: Sequence[object], labels: tuple[str, ...], path: Path, names: Sequence[int], what: str
+) -> list[int]:
     """Ids of classes, from ids or words."""
     words = {plain(word): at for at, word in enumerate(labels)}
     found: list[int] = []
@@ -251,7 +253,7 @@ def possible(trained: Sequence[str], partial: bool) -> tuple[list[SubmissionPart
     return [part for part in PARTS if why[part] is None], missing
 
 
-def lines(part: SubmissionPart, logits: NDArray[Any]) -> str:
+def lines(part: SubmissionPart, logits: NDArray[np.floating]) -> str:
     """A file's text, from logits (rows, outputs) in the task's order of classes."""
     task = TASKS.load(part.task)
     if len(logits) != part.rows:

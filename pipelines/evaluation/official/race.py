@@ -47,7 +47,7 @@ def _mean(marks: Mapping[str, list[bool]]) -> float:
     return sum(every) / len(every)
 
 
-def _letter(value: Any, path: Path, name: str) -> str:
+def _letter(value: object, path: Path, name: str) -> str:
     letter = value.strip().upper() if isinstance(value, str) else ""
     if letter not in LETTERS:
         raise CommandError(

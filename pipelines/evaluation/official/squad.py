@@ -22,7 +22,7 @@ Answers = Mapping[str, Sequence[str]]
 
 def score_squad(
     predictions: Path, references: Path, missing: str = "refuse", notes: list[str] | None = None
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """`exact_match` and `f1` in percent, and `total` questions. Raises CommandError; what a reader should know is
     added to `notes`."""
     right = read_references(references)
@@ -50,7 +50,7 @@ def score_squad_v2(
     na_probs: Path | None = None,
     threshold: float = 1.0,
     notes: list[str] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """What the official script prints, with `exact_match` beside its `exact`. Raises CommandError.
 
     `na_probs` holds how likely each question has no answer: one above `threshold` is taken as not answered, and the
@@ -166,7 +166,7 @@ def _official(data: Any, path: Path) -> list[tuple[str, list[str]]]:
         ) from None
 
 
-def _texts_of(answers: Any, path: Path, question: Any) -> list[str]:
+def _texts_of(answers: object, path: Path, question: object) -> list[str]:
     """The texts of `[{"text": …}, …]`, of `{"text": […]}`, or of a list of texts."""
     given = answers.get("text") if isinstance(answers, dict) else answers
     texts = [each["text"] if isinstance(each, dict) else each for each in given] if isinstance(given, list) else None
@@ -187,7 +187,7 @@ def _read_odds(path: Path, right: Answers) -> dict[str, float]:
     return {name: float(value) for name, value in odds.items()}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return {dict: "mapping", list: "list", str: "text", type(None): "null", bool: "truth value"}.get(
         type(value), "number"
     )

@@ -73,7 +73,8 @@ class EndpointJudgeBlock(JudgeBlock):
     name: Literal["endpoint"] = "endpoint"
     recipe_examples: ClassVar[tuple[str, ...]] = (
         "{name: endpoint, base_url: 'https://api.example.com/v1', model: m}",
-        "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, temperature: 0.5, prices: {completion: 2.5}}",
+        "{name: endpoint, base_url: 'http://127.0.0.1:8000/v1', model: m, api_key_env: KEY, "
+        "temperature: 0.5, prices: {completion: 2.5}}",
     )
     base_url: Annotated[str, AfterValidator(_url)]
     """Where the API begins: what stands before `/chat/completions`."""
@@ -235,7 +236,7 @@ class EndpointJudge(Judge):
             bodies = [{**body, "logprobs": True, "top_logprobs": top} for body in bodies]
         return self._answers(bodies)
 
-    def _body(self, messages: Sequence[Mapping[str, str]], length: int, draw: int) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Mapping[str, str]], length: int, draw: int) -> dict[str, object]:
         body: dict[str, Any] = {
             "model": self.block.model,
             "messages": list(messages),
@@ -247,7 +248,7 @@ class EndpointJudge(Judge):
             body["seed"] = self.block.seed + draw
         return body | ({"draw": draw} if draw else {})
 
-    def _answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
+    def _answers(self, bodies: Sequence[Mapping[str, object]]) -> list[ChatAnswer]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
         from pipelines.feedback.judges.endpoint_client import Gone, StopAsked
 

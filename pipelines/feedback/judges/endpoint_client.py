@@ -138,12 +138,12 @@ class ChatAnswer:
     """What came back."""
 
     text: str
-    places: Sequence[Mapping[str, Any]] = ()
+    places: Sequence[Mapping[str, object]] = ()
     """`choices[0].logprobs.content`, where the server gives it."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """As it is kept."""
         return {
             "text": self.text,
@@ -174,13 +174,13 @@ class Client:
     refused: set[str] = field(default_factory=set)
     """Keys of a request that this server does not take."""
 
-    def ask(self, questions: Sequence[Mapping[str, Any]]) -> list[ChatAnswer]:
+    def ask(self, questions: Sequence[Mapping[str, object]]) -> list[ChatAnswer]:
         """The answers to request bodies, in their order; equal ones are asked once.
 
         Raises Gone, StopAsked, StageError.
         """
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
-        waiting: dict[str, Mapping[str, Any]] = {}
+        waiting: dict[str, Mapping[str, object]] = {}
         for name, question in zip(names, questions, strict=True):
             if self.cache.get(name) is None:
                 waiting.setdefault(name, question)
@@ -189,7 +189,7 @@ class Client:
             asyncio.run(self._ask_all(waiting))
         return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
-    async def _ask_all(self, waiting: Mapping[str, Mapping[str, Any]]) -> None:
+    async def _ask_all(self, waiting: Mapping[str, Mapping[str, object]]) -> None:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         limits = httpx.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
         timeout = httpx.Timeout(self.timeout, connect=min(10.0, self.timeout))
@@ -236,7 +236,7 @@ class Client:
             raise next((each for each in failures if not isinstance(each, Gone | StopAsked)), failures[0])
 
     async def _patiently(
-        self, client: httpx.AsyncClient, name: str, question: Mapping[str, Any], over: asyncio.Event
+        self, client: httpx.AsyncClient, name: str, question: Mapping[str, object], over: asyncio.Event
     ) -> ChatAnswer:
         """The answer to one question, after as many tries as it takes and is allowed."""
         problem = ""
@@ -265,7 +265,7 @@ class Client:
                 break
         raise Gone(problem)
 
-    async def _send(self, client: httpx.AsyncClient, name: str, question: Mapping[str, Any]) -> httpx.Response:
+    async def _send(self, client: httpx.AsyncClient, name: str, question: Mapping[str, object]) -> httpx.Response:
         """One try. What the server says it does not know is left out, then and later."""
         while True:
             body = fitted(question, self.refused)
@@ -301,7 +301,7 @@ OPTIONAL = ("logprobs", "top_logprobs", "seed", "temperature", "max_tokens")
 """Keys that a question can do without, or under another name."""
 
 
-def fitted(question: Mapping[str, Any], refused: set[str]) -> dict[str, Any]:
+def fitted(question: Mapping[str, object], refused: set[str]) -> dict[str, object]:
     """The request body without the keys that the server refused."""
     found: dict[str, Any] = {}
     for key, value in question.items():
@@ -314,7 +314,7 @@ def fitted(question: Mapping[str, Any], refused: set[str]) -> dict[str, Any]:
     return found
 
 
-def unknown_key(said: str, body: Mapping[str, Any]) -> str | None:
+def unknown_key(said: str, body: Mapping[str, object]) -> str | None:
     """The key of the body that a refusal names as its reason, if the question can do without it."""
     if RENAMED["max_tokens"] in said and "max_tokens" in body:
         return "max_tokens"

@@ -192,6 +192,6 @@ def expected_score(places: Sequence[Mapping[str, Any]], text: str) -> float | No
     return sum(int(name) * share for name, share in mass.items()) / whole if whole > 0 else None
 
 
-def _word(token: Any) -> str:
+def _word(token: object) -> str:
     """A token without the space before it and the decoration around it."""
     return re.sub(r"[\W_Ġ]", "", str(token)) if token is not None else ""

@@ -12,10 +12,10 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
-def key_of(question: Mapping[str, Any]) -> str:
+def key_of(question: Mapping[str, object]) -> str:
     """The name of a question: SHA-256 of its canonical JSON."""
     text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -75,7 +75,7 @@ class VerdictCache:
         self._read += end
 
 
-def _whole_lines(file: Any, size: int) -> int:
+def _whole_lines(file: BinaryIO, size: int) -> int:
     """The length of the file up to the end of its last whole line."""
     window = 1 << 16
     while size:

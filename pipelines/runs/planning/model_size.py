@@ -29,7 +29,7 @@ PREFIXES = ("base_model.model.", "base_model.", "")
 
 
 @dataclass(frozen=True)
-class Adapter:
+class TunedWeights:
     """What a tuner adds to a model, and what of it learns."""
 
     learnt: int
@@ -64,7 +64,7 @@ def lora(
     use_dora: bool = False,
     bias: str = "none",
     other_biases: int = 0,
-) -> Adapter:
+) -> TunedWeights:
     """Two matrices for each target, and the modules named by `whole`.
 
     `other_biases` is how many the model has outside `layers`: those of norms and of the output matrix.
@@ -86,10 +86,10 @@ def lora(
     with_bias = {"none": [], "lora_only": targets, "all": free}[bias]
     biases = sum(layer.outputs for layer in with_bias if layer.bias) + (other_biases if bias == "all" else 0)
     by_layer |= {layer.name: layer.parameters for layer in trained_whole}
-    return Adapter(updates + copies + biases, updates + copies, 2 * products, by_layer)
+    return TunedWeights(updates + copies + biases, updates + copies, 2 * products, by_layer)
 
 
-def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> Adapter:
+def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> TunedWeights:
     """What a tuner added to a built model, seen by comparing: `before` are its weights by name, `tuned` is what
     `apply` returned.
 
@@ -108,7 +108,7 @@ def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> Adapter:
         name for name in learnt if ".modules_to_save." in name or (name in before and f".{body}." not in f".{name}")
     ]
     added = sum(weight.numel() for weight in weights.values()) - sum(before.values())
-    return Adapter(sum(learnt.values()), added, 2 * products, reaches_body=len(head) < len(learnt))
+    return TunedWeights(sum(learnt.values()), added, 2 * products, reaches_body=len(head) < len(learnt))
 
 
 def _own_name(name: str, known: Mapping[str, int]) -> str:
@@ -136,7 +136,7 @@ class Shape(ModelSize, Protocol):
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
 
-    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> TunedWeights:
         """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it
         does not fit."""
 
@@ -180,7 +180,7 @@ class OwnShape:
         layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
         return {layer.name: (layer.inputs, layer.outputs) for layer in layers if layer.part in ("pooler", "head")}
 
-    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> TunedWeights:
         if tuner.name not in BY_FORMULA or any(getattr(tuner, key) for key in BEYOND_FORMULA):
             from pipelines.architectures.registration import register
 
@@ -268,7 +268,7 @@ class ForeignShape:
         return _our_words(self._model(head), self.family)
 
     def lacking(self, head: Head, before: Head) -> list[str]:
-        from pipelines.models.opening import _outermost
+        from pipelines.models.opening import outermost
 
         prefix = f"{self._model(head).base_model_prefix}."
         weights = {name: weight.shape for name, weight in self._model(head).named_parameters()}
@@ -278,9 +278,9 @@ class ForeignShape:
             }
         except ValueError:  # a family without that head
             brought = {name.removeprefix(prefix): shape for name, shape in weights.items() if name.startswith(prefix)}
-        return _outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
+        return outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
-    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> Adapter:
+    def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> TunedWeights:
         return applied(self.config, tuner, head, fresh)
 
     def _model(self, head: Head) -> Any:
@@ -306,7 +306,7 @@ def without_weights(words: Mapping[str, object], head: Head) -> Any:
         return kind.from_config(config, attn_implementation="eager").eval()
 
 
-def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[str]) -> Adapter:
+def applied(words: Mapping[str, Any], tuner: Any, head: Head, fresh: Sequence[str]) -> TunedWeights:
     """What a tuner adds and makes learn, by applying it where nothing has weights."""
     import torch
 

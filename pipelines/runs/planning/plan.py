@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core.costs import Example, StagePlan
+from pipelines.core.costs import Example, Memory, StagePlan
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.runs import hardware
 from pipelines.runs.planning import training_memory
-from pipelines.runs.planning.model_size import first_line, outputs, shape_of
+from pipelines.runs.planning.model_size import TunedWeights, first_line, outputs, shape_of
 from pipelines.runs.planning.training_memory import FLOAT, Step
 
 DEFAULT_BATCH = 8
@@ -211,15 +211,7 @@ class _Planner:
             processes=self.processes,
             padded=stage.stage != "pretrain",
         )
-        memory = training_memory.memory(
-            words,
-            head.kind,
-            outputs(head),
-            step,
-            parameters=everything,
-            trainable=learnt,
-            learnt=None if adapter is None else adapter.by_layer,
-        )
+        memory = _memory(words, head, step, everything, learnt, adapter)
         if adapter is not None and adapter.packed:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
@@ -240,6 +232,15 @@ class _Planner:
         """The head that a stage leaves behind; a model from scratch is compared with its family's language model."""
         assert self.model is not None
         return (None if stage is None else stage.head_left()) or self.model.plain_head
+
+
+def _memory(
+    words: Mapping[str, Any], head: Head, step: Step, parameters: int, trainable: int, tuned: TunedWeights | None
+) -> Memory:
+    by_layer = None if tuned is None else tuned.by_layer
+    return training_memory.memory(
+        words, head.kind, outputs(head), step, parameters=parameters, trainable=trainable, learnt=by_layer
+    )
 
 
 def packed_bytes(quantization: Mapping[str, object]) -> float:

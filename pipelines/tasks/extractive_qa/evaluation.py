@@ -336,12 +336,8 @@ def set_aside(request: EvaluationRequest) -> Any:
 
     recipe, subject = request.context.recipe, request.choice.subject
     stage: Any = next((each for each in recipe.stages if each.id == request.choice.model), None)
-    words = getattr(stage, "arguments", {})
-    if (
-        subject is None
-        or words.get("eval_strategy", words.get("evaluation_strategy", "no")) == "no"
-        or subject.task != request.choice.task
-    ):
+    strategy = getattr(getattr(stage, "arguments", None), "eval_strategy", "no")
+    if subject is None or strategy == "no" or subject.task != request.choice.task:
         return None
     rows: Any = request.task.rows("train", subject.max_train_samples)
     if len(rows) < 2 or all(rows.labels):

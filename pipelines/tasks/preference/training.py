@@ -213,7 +213,7 @@ class PreferenceTraining(TaskTraining):
 
 @dataclass(frozen=True)
 class PreparedReward(PreparedTask):
-    """A lesson that says how its model reads, and tells what the scores are like."""
+    """What the loop needs, how the model reads its inputs, and the means of the scores while it learns."""
 
     reading: RewardInputFormat | None = None
     meter: Meter | None = None
@@ -222,8 +222,8 @@ class PreparedReward(PreparedTask):
 def reading_of(
     subject: Any, config: PreTrainedConfig, dialogues: Iterable[Any], longest: int | None
 ) -> RewardInputFormat:
-    """How a model of this config reads the pairs of a subject. Raises Misfit where it cannot read them as it is
-    told to."""
+    """How a model of this config reads the pairs of a subject. Raises IncompatibleError where it cannot
+    read them as it is told to."""
     from pipelines.data.reward_inputs import RewardInputFormat
 
     pair = reads_pairs({"model_type": config.model_type, **config.to_dict()})

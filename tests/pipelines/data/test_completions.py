@@ -6,9 +6,10 @@ from functools import cache
 import pytest
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES, prompt_of
-from pipelines.data.completions import IGNORED, CompletionCollator, encode_completions, ended, opening_of, padding_token
+from pipelines.data.completions import CompletionCollator, encode_completions, ended, opening_of, padding_token
 from tests import tiny
 
 TEXT = (

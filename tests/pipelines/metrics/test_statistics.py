@@ -31,7 +31,9 @@ from pipelines.tasks.scoring import score
 
 
 def scorer(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):
-    return score(SimpleNamespace(name="t", metrics=metrics, head=Head("sequence_classification", labels)))
+    return score(
+        SimpleNamespace(name="t", kind="classification", metrics=metrics, head=Head("sequence_classification", labels))
+    )
 
 
 def answers(labels, right: float, seed: int = 0):

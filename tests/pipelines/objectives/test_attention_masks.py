@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.core.model_types import TAKE_MASKS, takes_masks
 from pipelines.models import opening
 from pipelines.objectives.attention_masks import SeparateDocuments, additive, documents, earlier, restarted
@@ -18,7 +19,6 @@ from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.prefix_lm import PrefixLM
 from tests import tiny
 
-IGNORED = -100
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 2,

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.tokenizers.base import SPECIAL_TOKENS
 from pipelines.data.tokenizers.bpe import BPE, ByteBPE
 from pipelines.data.tokenizers.unigram import Unigram
 from pipelines.data.tokenizers.wordpiece import WordPiece
 from pipelines.objectives.batches import (
-    IGNORED,
     continues_word,
     end_token,
     ended,

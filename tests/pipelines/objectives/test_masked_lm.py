@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from pipelines.core.config import flatten
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
 from pipelines.objectives.masked_lm import MaskedLM
@@ -63,7 +63,6 @@ def test_the_block_is_known_without_any_heavy_library():
 
 
 TEXTS = ["unbelievable stories told slowly and wisely by forgotten travellers on endless winter evenings"] * 3
-IGNORED = -100
 
 
 @pytest.fixture(scope="module")

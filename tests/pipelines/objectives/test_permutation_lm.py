@@ -10,12 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.models import opening
 from pipelines.objectives.permutation_lm import Permutation, PermutationLM, hidden
 from tests import tiny
-
-IGNORED = -100
 
 
 def rows(lengths: list[int], seed: int = 0, special: float = 0.1) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from pipelines.core.errors import DataError, ModelError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.randomness import uniforms
 from pipelines.data.sentences import Corpus, Spans
 from pipelines.models import opening
 from pipelines.objectives.sentence_pairs import PAIR, TWO_HEADS, NextSentence, Pairing, SentenceOrder
 from tests import tiny
 
-IGNORED = -100
 LENGTH = 30
 
 

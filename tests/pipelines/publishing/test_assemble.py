@@ -1,4 +1,4 @@
-"""The files that are written: safetensors, no pickles, no path of this machine."""
+"""The files that are written: safetensors, no pickles, no path of this machine; a baked adapter in one folder."""
 
 from __future__ import annotations
 

@@ -415,7 +415,13 @@ def answered(code: str, place: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "publish"), [("bert", ""), ("finery", ""), ("bert", ", bake: true"), ("finery", ", bake: true")]
+    ("model_type", "publish"),
+    [
+        ("finery", ""),
+        ("bert", ", bake: true"),
+        pytest.param("bert", "", marks=pytest.mark.long),
+        pytest.param("finery", ", bake: true", marks=pytest.mark.long),
+    ],
 )
 def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
     pretrained: Any, quick: None, tmp_path: Path, model_type: str, publish: str
@@ -442,8 +448,8 @@ def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
     "tuner",
     [
         "{name: prefix, num_virtual_tokens: 3}",
-        "{name: prompt, num_virtual_tokens: 3}",
         "{name: p_tuning, num_virtual_tokens: 3}",
+        pytest.param("{name: prompt, num_virtual_tokens: 3}", marks=pytest.mark.long),
     ],
 )
 def test_virtual_tokens_load_by_the_lines_of_their_card(

@@ -1,4 +1,4 @@
-"""What a model began with is named by what it is, and never by the folder that every stage has."""
+"""What a model began with is named by what it is; what a publication says of its origin, and keeps to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements: what may be written, and when a score meets it."""
+"""Requirements: what may be written, when a score meets it, and who scores what, held against the evaluate stage."""
 
 from __future__ import annotations
 

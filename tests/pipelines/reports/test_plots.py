@@ -1,4 +1,4 @@
-"""Methods by reward and KL divergence, drawn."""
+"""Plots: scales with round ticks, and every mark at the place that its numbers say."""
 
 from __future__ import annotations
 

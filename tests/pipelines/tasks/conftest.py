@@ -1,5 +1,6 @@
-"""What `run` gives to a training stage, as the tests of the trainers have it."""
+"""What `run` gives to a training stage, as the tests of the trainers have it, and to an evaluate stage."""
 
+from tests.classifiers import evaluation_context, tokenizer
 from tests.pipelines.trainers.conftest import context, events
 
-__all__ = ["context", "events"]
+__all__ = ["context", "evaluation_context", "events", "tokenizer"]

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.completions import IGNORED, encode_completions
+from pipelines.data.completions import encode_completions
 from pipelines.tasks.first_batch import endings_missing, examined, pieces, summary, tell
 from tests import tiny
 

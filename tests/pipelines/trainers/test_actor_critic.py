@@ -14,7 +14,7 @@ from pipelines.trainers.ppo_experience import Layout
 from pipelines.tuners.full import Full
 from pipelines.tuners.lora import LoRA
 from tests import tiny
-from tests.pipelines.trainers.test_rollouts import WRITERS, writer
+from tests.pipelines.models.test_sampling import WRITERS, writer
 
 PROMPTS, RESPONSES = [[5, 6, 7], [8]], [[11, 12], [13, 14, 15]]
 

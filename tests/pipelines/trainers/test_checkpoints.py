@@ -1,10 +1,35 @@
-"""Only a checkpoint whose marker was written last counts."""
+"""Only a checkpoint whose marker was written last counts.
+
+A stage's result is whole or absent, and an adapter names its base where it will lie.
+
+Checkpoints of what learns: written by the main process, where the Trainer looks for them.
+"""
 
 from __future__ import annotations
 
+import json
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from pipelines.trainers.checkpoints import mark_complete, newest_complete, remove_unfinished, state_of
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipelines.core.interfaces import Context, World
+from pipelines.models import heads, opening
+from pipelines.models.tokenizer import open_tokenizer
+from pipelines.trainers.checkpoints import (
+    mark_complete,
+    newest_complete,
+    remove_unfinished,
+    save_learnt,
+    save_stage,
+    state_of,
+)
+from pipelines.tuners.lora import LoRA
+from tests import tiny
 
 
 def test_the_newest_marked_checkpoint_is_taken_whatever_lies_beside_it(tmp_path: Path) -> None:
@@ -26,3 +51,85 @@ def test_half_written_checkpoints_are_removed_and_whole_ones_kept(tmp_path: Path
     (tmp_path / "checkpoint-2" / "complete.json.tmp").write_text("{")
     assert remove_unfinished(tmp_path) == [tmp_path / "checkpoint-2"]
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+
+
+@pytest.mark.parametrize("family", ["finery", "bert"])
+def test_a_result_is_opened_as_it_was(family: str, context: Callable[..., Context]) -> None:
+    place, model = context(), tiny.build(family, tiny.THREE)
+    save_stage(place, model, tiny.tokenizer(), tiny.THREE, {"train_loss": 0.1 + 0.2})
+    opened = opening.open_folder(place.folder / "model", tiny.THREE, seed=9, trained_head=True)
+    assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(model, tiny.batch()))
+    assert open_tokenizer(str(place.folder / "model")).get_vocab() == tiny.tokenizer().get_vocab()
+    assert heads.saved_head(place.folder / "model") == tiny.THREE
+    assert json.loads((place.folder / "metrics.json").read_text()) == {"train_loss": 0.1 + 0.2}
+    assert sorted(path.name for path in place.folder.iterdir()) == ["metrics.json", "model"]
+    assert not [*place.folder.rglob("*.bin"), *place.folder.rglob("*.pt")]
+
+
+def test_models_beside_the_result_have_folders_of_their_own(context: Callable[..., Context]) -> None:
+    place, model, other = context(), tiny.build("bert", tiny.THREE), tiny.build("bert", tiny.MASKED, seed=1)
+    model.finery_beside = {"generator": other}
+    save_stage(place, model, tiny.tokenizer(), tiny.THREE, {})
+    assert sorted(path.name for path in place.folder.iterdir()) == ["generator", "metrics.json", "model"]
+    opened = opening.open_folder(place.folder / "generator", tiny.MASKED, seed=9, trained_head=True)
+    assert tiny.logits(opened, tiny.batch()).equal(tiny.logits(other, tiny.batch()))
+
+
+def test_a_failure_leaves_the_earlier_result_alone(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = context()
+    save_stage(place, tiny.build("bert", tiny.THREE), tiny.tokenizer(), tiny.THREE, {})
+    before = (place.folder / "model" / "model.safetensors").read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    broken = tiny.build("bert", tiny.THREE, seed=1)
+    monkeypatch.setattr(type(tiny.tokenizer()), "save_pretrained", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_stage(place, broken, tiny.tokenizer(), tiny.THREE, {})
+    monkeypatch.undo()
+    assert (place.folder / "model" / "model.safetensors").read_bytes() == before
+    save_stage(place, broken, tiny.tokenizer(), tiny.THREE, {})  # what the failure left behind is no obstacle
+    assert (place.folder / "model" / "model.safetensors").read_bytes() != before
+
+
+def test_an_adapter_names_its_base_in_the_complete_stage(context: Callable[..., Context]) -> None:
+    place = context("abc.partial")
+    model = tiny.build("bert", tiny.THREE)
+    model.save_pretrained(place.folder / "base")
+    model.name_or_path = str(place.folder / "base")
+    tuned = LoRA(r=2).apply(model)
+    tiny.disturb(tuned)
+    wanted = tiny.logits(tuned, tiny.batch())
+    save_stage(place, tuned, tiny.tokenizer(), tiny.THREE, {})
+    complete = place.folder.rename(place.folder.with_name("abc"))
+    config = json.loads((complete / "model" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(complete / "base")
+    assert tiny.logits(opening.open_folder(complete / "model", tiny.THREE, seed=0, merge=False), tiny.batch()).equal(
+        wanted
+    )
+
+
+def test_only_the_main_process_writes(context: Callable[..., Context]) -> None:
+    place = context(world=World(rank=1, size=2))
+    save_stage(place, None, None, tiny.THREE, {})
+    assert list(place.folder.iterdir()) == []
+
+
+def test_the_weights_come_back(tmp_path: Path):
+    arguments = types.SimpleNamespace(should_save=True, output_dir=str(tmp_path / "elsewhere"))
+    weights = {"a": torch.randn(2, 3), "b": torch.ones(1)}
+    save_learnt(weights, arguments, str(tmp_path / "here"))
+    found = load_file(str(tmp_path / "here" / "model.safetensors"))
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], value) for name, value in weights.items())
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_other_processes_write_nothing(tmp_path: Path):
+    save_learnt(
+        {"a": torch.ones(1)}, types.SimpleNamespace(should_save=False, output_dir=str(tmp_path)), str(tmp_path / "here")
+    )
+    assert not (tmp_path / "here").exists()

@@ -1,4 +1,7 @@
-"""The ppo stage: a reward that rises, resumed to the bit, on every family and with every body under the value function."""
+"""The ppo stage: a reward that rises, resumed to the bit, on every family and with every body under the value function.
+
+PPO's numbers: whole numbers stand for floats, and what no run could use is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from pipelines.core.errors import DataError, IncompatibleError, ModelError, RecipeError, StageError, Stopped
@@ -16,6 +20,7 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
 from pipelines.models import heads, opening
 from pipelines.trainers.actor_critic import saved_head
+from pipelines.trainers.ppo_settings import PPOArguments
 from tests import tiny
 
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 48, max_position_embeddings: 48}"
@@ -340,3 +345,26 @@ def test_recipes_whose_model_cannot_write_are_refused(stage: Callable[..., Any])
         stage(reward="{from: sft}")
     with pytest.raises(RecipeError, match="an encoder-decoder has no such objective"):
         stage(BOTH, keys="datasets: [{path: prompts.txt}]", ptx_coef=1.0)
+
+
+def test_whole_numbers_may_stand_for_floats():
+    arguments = PPOArguments(gamma=1, kl_coef=0, learning_rate=1e-4)
+    assert (arguments.gamma, arguments.kl_coef) == (1.0, 0.0)
+    assert isinstance(arguments.gamma, float)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"response_length": 0},
+        {"temperature": 0},
+        {"num_ppo_epochs": 1.5},
+        {"kl_coef": -1},
+        {"kl_estimator": "k4"},
+        {"reward_normalization": "batch"},
+        {"whiten_rewards": 1},
+    ],
+)
+def test_what_no_run_could_use_is_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValidationError):
+        PPOArguments.model_validate(wrong)

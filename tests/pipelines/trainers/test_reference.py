@@ -19,7 +19,7 @@ from pipelines.trainers.reference import (
     reference_for,
 )
 from tests import tiny
-from tests.pipelines.trainers.test_preference_step import ANSWERS, SOURCES, targets_of
+from tests.pipelines.trainers.test_dpo_step import ANSWERS, SOURCES, targets_of
 
 ADAPTERS = ["lora", "ia3", "adapter", "prefix", "prompt", "p_tuning"]
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from pipelines.core.errors import DataError, IncompatibleError, RecipeError, Stopped
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.data.reward_inputs import settings_in
-from pipelines.models.log_probabilities import IGNORED
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.task import reads_pairs
 from pipelines.tasks.preference.training import pair_loss

@@ -1,4 +1,4 @@
-"""`to` picks its kind by its syntax."""
+"""`to` picks its kind by its syntax; the marker, and checksums in the form of GNU coreutils, checked by coreutils."""
 
 from __future__ import annotations
 

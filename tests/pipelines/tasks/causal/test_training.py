@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pipelines.core.errors import DataError, RecipeError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.load import loads
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.completions import IGNORED, CompletionCollator, Completions, encode_completions, stops_of
+from pipelines.data.completions import CompletionCollator, Completions, encode_completions, stops_of
 from pipelines.tasks.causal.task import unfit
 from pipelines.tasks.causal.training import (
     CausalTraining,

@@ -18,8 +18,8 @@ from pipelines.tasks.classification.training import class_weights
 from pipelines.trainers import trainer
 from pipelines.trainers.supervised import Supervised
 from tests import tiny
-from tests.pipelines.trainers.test_loop import SGD
 from tests.pipelines.trainers.test_supervised import opener, stage  # noqa: F401
+from tests.pipelines.trainers.test_trainer import SGD
 
 LABELS = [0] * 6 + [1] * 3 + [2] * 1
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import IGNORED
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.data.completions import IGNORED, prompt_room, shortened
+from pipelines.data.completions import prompt_room, shortened
 from pipelines.data.reward_inputs import RewardInputFormat, encode_scored
 from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 from pipelines.tasks.preference.rows import PreferenceRows

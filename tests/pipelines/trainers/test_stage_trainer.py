@@ -1,0 +1,334 @@
+"""The user's words, and what Finery fixes, reach the live TrainingArguments.
+
+The optimizer learns each weight at its tuner's rate, over its schedule, and leaves what is still frozen as it was.
+
+Peak memory is what was in use at most since the last reset.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.core.errors import Stopped
+from pipelines.core.interfaces import Context, World
+from pipelines.core.training_arguments import TrainingArguments
+from pipelines.objectives.losses import classification_loss
+from pipelines.trainers import trainer as loop
+from pipelines.trainers.stage_trainer import peak_memory, reset_peak_memory, schedule, split_by_rate, training_arguments
+from pipelines.tuners.full import Full
+from tests import tiny
+from tests.pipelines.trainers.test_trainer import batch_of, examples
+
+
+def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> None:
+    words = {
+        "learning_rate": 3e-4,
+        "num_train_epochs": 5,
+        "weight_decay": 0.01,
+        "lr_scheduler_type": "cosine",
+        "adam_beta2": 0.98,
+        "optim": "adafactor",
+    }
+    live = training_arguments(context(), TrainingArguments.model_validate(words))
+    for name, value in words.items():
+        assert getattr(live, name) == value
+    assert live.per_device_train_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "expected"),
+    [
+        ("evaluation_strategy", "epoch", "eval_strategy", "epoch"),
+        ("warmup_ratio", 0.06, "warmup_steps", 0.06),
+        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
+        ("gradient_checkpointing", True, "activation_checkpointing", True),
+        ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
+        ("adafactor", True, "optim", "adafactor"),
+    ],
+)
+def test_earlier_names_reach_the_live_object_with_a_warning(
+    old: str, value: Any, new: str, expected: Any, context: Callable[..., Context], events: Any
+) -> None:
+    place = context()
+    live = training_arguments(place, TrainingArguments.model_validate({old: value}))
+    assert getattr(live, new) == expected
+    (warning,) = [event["message"] for event in events(place) if event["event"] == "warning"]
+    assert f"arguments.{old} " in warning
+    assert new in warning
+
+
+def test_only_the_main_process_warns(context: Callable[..., Context], events: Any) -> None:
+    place = context(world=World(rank=1, size=1))
+    training_arguments(place, TrainingArguments(warmup_ratio=0.1))
+    assert events(place) == []
+
+
+def test_what_finery_fixes_stays_fixed(context: Callable[..., Context]) -> None:
+    place = context(seed=11, precision="bf16")
+    live = training_arguments(
+        place, TrainingArguments(global_batch_size=12, per_device_train_batch_size=4, save_total_limit=None)
+    )
+    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (4, 3)
+    assert live.save_total_limit == 2  # a kill may spoil the one being written
+    assert live.seed == 11
+    assert live.bf16
+    assert not live.fp16
+    assert live.output_dir == str(place.folder / "checkpoints")
+    assert not live.remove_unused_columns
+    assert not live.logging_nan_inf_filter
+    assert live.report_to == []
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "steps"])
+def test_the_best_model_is_saved_where_it_is_measured(strategy: str, context: Callable[..., Context]) -> None:
+    live = training_arguments(context(), TrainingArguments(eval_strategy=strategy, load_best_model_at_end=True))
+    assert live.save_strategy == strategy
+    assert live.greater_is_better is False  # by loss, unless a metric is named
+    words = {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
+    live = training_arguments(context(), TrainingArguments(**words))
+    assert live.greater_is_better is True
+
+
+def test_what_the_stage_decides_overrides_the_words(context: Callable[..., Context]) -> None:
+    overrides = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 1, "metric_for_best_model": "f1"}
+    live = training_arguments(context(), TrainingArguments(global_batch_size=12), overrides)
+    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (6, 1)
+    assert live.metric_for_best_model == "f1"
+
+
+EVERY = 4
+"""16 rows in batches of 4 are 4 steps an epoch."""
+WORDS = {
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "per_device_train_batch_size": 4,
+    "logging_steps": 1,
+    "num_train_epochs": 3,
+}
+
+
+def train(
+    context: Context, tuner: Full, model: Any = None, loss: Any = classification_loss, **arguments: Any
+) -> tuple[Any, dict[str, float]]:
+    model = tuner.apply(model or tiny.build("bert", tiny.THREE, hidden_dropout_prob=0.1))
+    return loop.fit(
+        context,
+        model,
+        tiny.tokenizer(),
+        examples("classification"),
+        collate=batch_of,
+        loss=loss,
+        arguments=WORDS | arguments,
+        tuner=tuner,
+    )
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The trainers that were made."""
+    made: list[Any] = []
+    original = loop.FineryTrainer.__init__
+
+    def init(self: Any, **keywords: Any) -> None:
+        made.append(self)
+        original(self, **keywords)
+
+    monkeypatch.setattr(loop.FineryTrainer, "__init__", init)
+    return made
+
+
+def test_the_groups_are_those_written_by_hand(context: Callable[..., Context], watched: list[Any]) -> None:
+    """Rate by layer, decay by kind of weight: none on biases and norms, as transformers does."""
+    train(context(), Full(discriminative=2.6), max_steps=1)
+    model, groups = watched[0].model, watched[0].optimizer.param_groups
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    found = {
+        names[id(weight)]: (group["initial_lr"], group["weight_decay"])
+        for group in groups
+        for weight in group["params"]
+    }
+    layers = {"embeddings": 3, "encoder.layer.0": 2, "encoder.layer.1": 1, "pooler": 0, "classifier": 0}
+    expected = {}
+    for name, _ in model.named_parameters():
+        (below,) = [steps for layer, steps in layers.items() if f".{layer}." in f".{name}"]
+        expected[name] = (
+            pytest.approx(1e-3 / 2.6**below),
+            0.0 if "LayerNorm" in name or name.endswith("bias") else 0.1,
+        )
+    assert found == expected
+    assert sum(len(group["params"]) for group in groups) == len(found)  # none is there twice
+    assert groups[0]["initial_lr"] == 1e-3
+
+
+def test_without_rates_the_groups_are_left_alone() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    before = optimizer.param_groups
+    split_by_rate(optimizer, model, {})
+    assert optimizer.param_groups is before
+
+
+def test_a_rate_for_a_weight_that_is_not_there_is_a_mistake_of_the_tuner() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="weights that the model does not have: elsewhere"):
+        split_by_rate(torch.optim.SGD(model.parameters(), lr=1.0), model, {"weight": 0.5, "elsewhere": 2.0})
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adafactor", "sgd", "rmsprop"])
+def test_one_step_moves_each_layer_by_its_rate(optim: str, context: Callable[..., Context]) -> None:
+    """The first update of a layer is its rate times that of the same layer at the full rate."""
+    words = {
+        "max_steps": 1,
+        "optim": optim,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+    }
+
+    def moved(name: str, tuner: Full) -> dict[str, torch.Tensor]:
+        start = tiny.build("bert", tiny.THREE)
+        before = {key: weight.detach().double() for key, weight in tiny.build("bert", tiny.THREE).named_parameters()}
+        after, _ = train(context(name), tuner, start, **words)
+        return {key: weight.detach().double() - before[key] for key, weight in after.named_parameters()}
+
+    plain, slowed = moved("plain", Full()), moved("slowed", Full(discriminative=2.0))
+    for layer, rate in (
+        ("classifier.weight", 1.0),
+        ("layer.1.output.dense.weight", 0.5),
+        ("layer.0.output.dense.weight", 0.25),
+        ("word_embeddings.weight", 0.125),
+    ):
+        (key,) = [key for key in plain if key.endswith(layer)]
+        assert plain[key].norm() > 0
+        torch.testing.assert_close(slowed[key], rate * plain[key], rtol=2e-2, atol=1e-7)
+
+
+def test_the_schedule_is_the_tuners(context: Callable[..., Context], events: Any) -> None:
+    """12 steps: a rise over 1, then a fall over 11."""
+    place = context()
+    train(place, Full(slanted_triangular=True, discriminative=2.6))
+    rates = [event["metrics"]["learning_rate"] for event in events(place) if event["event"] == "metric"]
+    height = [0.0] + [1 - step / 11 for step in range(11)]  # before each of the 12 updates
+    expected = [1e-3 * (1 + each * 31) / 32 for each in height]
+    assert rates == pytest.approx(expected) or rates == pytest.approx([*expected[1:], 1e-3 / 32])
+
+
+def test_a_tuner_without_a_schedule_leaves_it_to_the_arguments() -> None:
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=1.0)
+    assert schedule(optimizer, None, 10) is None
+    assert schedule(optimizer, Full(), 10) is None
+
+
+def snapshots(watched: list[Any]) -> Callable[[Any, Any], Any]:
+    """A loss that keeps the weights before every step on the trainer."""
+
+    def loss(model: Any, inputs: Any) -> Any:
+        trainer = watched[-1]
+        trainer.kept = [
+            *getattr(trainer, "kept", []),
+            {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()},
+        ]
+        return classification_loss(model, inputs)
+
+    return loss
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"])
+def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(
+    optim: str, context: Callable[..., Context], watched: list[Any]
+) -> None:
+    """Weight decay and momentum would move weights that have no gradient, if the optimizer did not pass them over."""
+    model, metrics = train(context(), Full(gradual_unfreezing=True), loss=snapshots(watched), optim=optim)
+    trainer = watched[0]
+    layers = ("pooler", "encoder.layer.1", "encoder.layer.0", "embeddings")
+    before = [*trainer.kept, {name: weight.detach() for name, weight in model.named_parameters()}]
+    assert len(before) == 3 * EVERY + 1
+    for epoch in range(3):
+        start, end = before[epoch * EVERY], before[(epoch + 1) * EVERY]
+        for place, layer in enumerate(layers):
+            for name in (name for name in start if f".{layer}." in name):
+                if place > epoch:
+                    assert torch.equal(start[name], end[name]), name
+                elif "key.bias" not in name:  # a bias of keys changes no softmax
+                    assert not torch.equal(start[name], end[name]), name
+    frozen = {name for name in before[0] if ".embeddings." in name}
+    asleep = [weight for name, weight in model.named_parameters() if name in frozen]
+    states = [trainer.optimizer.state[weight] for weight in asleep if weight in trainer.optimizer.state]
+    assert not any(each["step"] or each["sum"].any() for each in states)  # Adagrad makes its own beforehand, of zeros
+    assert metrics["trainable_parameters"] == sum(
+        weight.numel() for name, weight in before[0].items() if name not in frozen
+    )
+    assert metrics["all_parameters"] == sum(weight.numel() for weight in before[0].values())
+
+
+def test_layers_that_never_wake_are_a_warning(
+    context: Callable[..., Context], events: Callable[[Context], list[Any]]
+) -> None:
+    made = context()
+    train(made, Full(gradual_unfreezing=True))
+    [warning] = [event["message"] for event in events(made) if event["event"] == "warning"]
+    assert "(embeddings) never learn in 3 epochs" in warning
+
+
+def test_a_layer_that_wakes_begins_with_a_fresh_state(context: Callable[..., Context], watched: list[Any]) -> None:
+    train(context(), Full(gradual_unfreezing=True))
+    trainer = watched[0]
+    steps = {
+        name: int(trainer.optimizer.state[weight]["step"])
+        for name, weight in trainer.model.named_parameters()
+        if weight in trainer.optimizer.state
+    }
+    assert {steps[name] for name in steps if "pooler" in name} == {12}
+    assert {steps[name] for name in steps if "layer.1." in name} == {8}
+    assert {steps[name] for name in steps if "layer.0." in name} == {4}
+
+
+TRICKS = Full(gradual_unfreezing=True, discriminative=2.6, slanted_triangular=True)
+
+
+@pytest.mark.parametrize("stop_at", [2, 4, 5, 7, 10])
+def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[..., Context], events: Any) -> None:
+    whole, metrics = train(context("whole"), TRICKS, activation_checkpointing=stop_at == 5)
+    first, calls = context("stopped"), []
+
+    def stopping(model: Any, inputs: Any) -> Any:
+        calls.append(1)
+        first.stop.requested = len(calls) == stop_at
+        return classification_loss(model, inputs)
+
+    with pytest.raises(Stopped, match=f"at step {stop_at} of 12"):
+        train(first, TRICKS, loss=stopping, activation_checkpointing=stop_at == 5)
+    again = context("stopped")
+    resumed, after = train(again, TRICKS, activation_checkpointing=stop_at == 5)
+    expected = dict(whole.named_parameters())
+    assert all(torch.equal(weight, expected[name]) for name, weight in resumed.named_parameters())
+    assert after["trainable_parameters"] == metrics["trainable_parameters"]
+    assert after["train_loss"] == metrics["train_loss"]
+    logged = {event["step"]: event["metrics"] for event in events(again) if event["event"] == "metric"}
+    assert logged == {
+        event["step"]: event["metrics"] for event in events(context("whole")) if event["event"] == "metric"
+    }
+
+
+LARGE = 200 * 2**20
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
+)
+def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
+    reset_peak_memory()
+    before = peak_memory()
+    large = np.ones(LARGE, dtype=np.uint8)
+    del large
+    after = peak_memory()
+    assert LARGE * 0.9 < after - before < LARGE * 1.5
+    reset_peak_memory()
+    assert peak_memory() < after - LARGE * 0.5
