@@ -34,8 +34,7 @@ from anyio.to_thread import run_sync
 
 from pipelines.core.errors import CommandError, FineryError, Mistake, RecipeError
 from service.attempts.environment import INHERITED, SECRET_NAMES
-from service.safety.materialise import Needs
-from service.safety.network_recipes import FILE, Known, too_costly
+from service.safety.network_recipes import FILE, Known, Needs, too_costly
 from service.settings import Settings
 
 Result = TypeVar("Result")
@@ -425,8 +424,7 @@ def _answer(request: dict[str, Any]) -> bytes:
 
 def _read(recipe: str, is_text: bool, overrides: Sequence[str]) -> dict[str, Any]:
     from pipelines.core.yaml_positions import write_yaml
-    from service.safety.materialise import needs_of
-    from service.safety.network_recipes import read_network
+    from service.safety.network_recipes import needs_of, read_network
 
     text = recipe if is_text else write_yaml(json.loads(recipe))
     data = read_network(text, overrides).data

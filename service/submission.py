@@ -16,8 +16,7 @@ from service.checking import Checker, Outline
 from service.jobs.job import Job, JobRequest, Kind, Resources
 from service.jobs.states import State
 from service.safety import secrets as secret_store
-from service.safety.materialise import Needs
-from service.safety.network_recipes import Known, read_network
+from service.safety.network_recipes import Known, Needs, read_network
 from service.settings import Settings
 from service.store.errors import NotFound
 from service.store.files import READY

@@ -31,8 +31,7 @@ from service.safety.redaction import Redactor, of_environment
 from service.safety.remote_code import MOST, PINNED
 from service.settings import Settings
 from service.store.audit import Action, Actor, AuditEntry, acting
-from service.store.projects import Project
-from service.store.tokens import PROJECT, new_token
+from service.store.projects import PROJECT, Project, new_token
 
 
 def server_folders(settings: Settings, environment: Mapping[str, str] | None = None) -> list[str]:

@@ -17,8 +17,8 @@ from service.checking import Checker, Lane
 from service.safety.redaction import Redactor, of_environment
 from service.settings import Settings
 from service.store.audit import identify
+from service.store.projects import PROJECT, matches, may, parts
 from service.store.store import Store
-from service.store.tokens import PROJECT, matches, may, parts
 
 if TYPE_CHECKING:
     from service.api.health import Measurements

@@ -13,8 +13,8 @@ from service.jobs.job import Attempt, Event, Host, Job, Resources
 from service.jobs.states import Move, Reason, State, allowed
 from service.safety.redaction import Redactor
 from service.store.files import File
+from service.store.projects import Token
 from service.store.results import PublishedModel, StageResult, StoredScore
-from service.store.tokens import Token
 
 Item = TypeVar("Item")
 ACTIONS = {Move.PAUSE: "pause", Move.RESUME: "resume", Move.CANCEL: "cancel", Move.RETRY: "retry"}

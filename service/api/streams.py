@@ -18,7 +18,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from service.api.context import Caller, Service, still_valid
 from service.api.documents import plain_event
-from service.executors.console import read_console
+from service.executors.records import read_console
 from service.jobs.job import Event, Job
 from service.store.changes import ACCESS, job_topic
 from service.store.errors import NotFound

@@ -28,8 +28,7 @@ from service.executors.protocol import AttemptSpec, Placement, Sandbox
 from service.executors.records import write_file
 from service.jobs.job import Attempt, Job
 from service.jobs.states import State
-from service.safety.materialise import materialise, needs
-from service.safety.network_recipes import read_network
+from service.safety.network_recipes import materialise, needs, read_network
 from service.safety.remote_code import unfit_code
 from service.settings import Settings
 from service.store.errors import NotFound

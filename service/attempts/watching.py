@@ -33,9 +33,8 @@ from service.attempts.folders import Folders, folders_of, record_of
 from service.attempts.ingesting import Intake, plain_count, plain_record, plain_scores, plain_text
 from service.attempts.preparing import PIPELINES, Missing, prepare
 from service.attempts.stage_store import take_over
-from service.executors.console import tail
 from service.executors.protocol import Executor, ExecutorError, Exited, Handle, Lost, Running
-from service.executors.records import delete_secrets
+from service.executors.records import delete_secrets, tail
 from service.jobs.job import Attempt, Job
 from service.jobs.states import STOPPING, AttemptState, Reason, State
 from service.safety.redaction import Redactor, of_environment

@@ -229,7 +229,7 @@ def remedy(code: int, was_killed: bool, work: RunWork, log: Path | None) -> list
 
 
 def as_data(
-    code: int, error: str, work: RunWork, progress: RunProgress, outcome: summary.Outcome | None
+    code: int, error: str, work: RunWork, progress: RunProgress, outcome: summary.RunSummary | None
 ) -> dict[str, Any]:
     """The answer of `--json`."""
     status = {EXIT_DONE: "done", EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")

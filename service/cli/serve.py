@@ -25,8 +25,8 @@ from service.disk import drop_ballast, keep_ballast
 from service.executors.isolation import REMEDY, Isolation
 from service.executors.protocol import ExecutorError
 from service.settings import Settings, read_settings
+from service.store.projects import digest, new_token, parts
 from service.store.store import Store, open_store
-from service.store.tokens import digest, new_token, parts
 from service.supervisor import Supervisor
 
 LOCK = "serve.lock"

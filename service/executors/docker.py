@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from service.executors.console import Console, read_console
 from service.executors.hosts import chosen, gpus_here, memory_limit
 from service.executors.isolation import Isolation
 from service.executors.process_tree import MARK
@@ -40,8 +39,10 @@ from service.executors.protocol import (
     Sandbox,
 )
 from service.executors.records import (
+    Console,
     FenceRefused,
     delete_secrets,
+    read_console,
     read_record,
     secret_variables,
     take_fence,

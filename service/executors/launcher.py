@@ -31,7 +31,6 @@ import signal
 import sys
 import time
 
-from service.executors.console import Console
 from service.executors.process_tree import (
     MemoryWatch,
     boot_id,
@@ -42,7 +41,7 @@ from service.executors.process_tree import (
     memory_kills,
     start_time,
 )
-from service.executors.records import FenceRefused, delete_secrets, take_fence, write_record, write_secrets
+from service.executors.records import Console, FenceRefused, delete_secrets, take_fence, write_record, write_secrets
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""

@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from service.executors.console import read_console
 from service.executors.hosts import memory_limit, this_host
 from service.executors.isolation import NONE, Isolation, isolation_of, plan_of
 from service.executors.process_tree import MARK, boot_id, kill_cgroup, start_time
@@ -38,6 +37,7 @@ from service.executors.protocol import (
 from service.executors.records import (
     FenceRefused,
     delete_secrets,
+    read_console,
     read_record,
     secret_variables,
     take_fence,

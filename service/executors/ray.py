@@ -23,7 +23,6 @@ from typing import Any
 
 from pipelines.core.errors import CommandError
 from service.executors import ray_agent
-from service.executors.console import read_console
 from service.executors.hosts import memory_limit
 from service.executors.isolation import Isolation
 from service.executors.process_tree import MARK
@@ -40,7 +39,7 @@ from service.executors.protocol import (
     Running,
     Sandbox,
 )
-from service.executors.records import FenceRefused, delete_secrets, read_record, take_fence, write_record
+from service.executors.records import FenceRefused, delete_secrets, read_console, read_record, take_fence, write_record
 from service.safety.redaction import NAMES
 
 LEASE = 60.0

@@ -20,7 +20,7 @@ from pipelines.core.errors import CommandError
 from pipelines.core.secrets import HOSTS
 from service.executors.records import read_record, write_file, write_record
 from service.store.errors import NotFound
-from service.store.tokens import PROJECT
+from service.store.projects import PROJECT
 
 if TYPE_CHECKING:
     from service.settings import Settings

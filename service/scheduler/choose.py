@@ -18,9 +18,8 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from service.jobs.job import Placement, Resources
-from service.scheduler.backfill import Reservations
 from service.scheduler.capacity import Capacity, Held
-from service.scheduler.preemption import can_preempt, make_room
+from service.scheduler.preemption import Reservations, can_preempt, make_room
 from service.scheduler.queue import (
     Decision,
     Line,

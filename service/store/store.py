@@ -29,10 +29,9 @@ from service.store.events import EventQueries
 from service.store.files import UPLOADING, FileQueries
 from service.store.hosts import HostQueries
 from service.store.jobs import JobQueries, QueueQueries
-from service.store.projects import ProjectQueries
+from service.store.projects import ProjectQueries, TokenQueries
 from service.store.results import ResultQueries
 from service.store.tables import now
-from service.store.tokens import TokenQueries
 
 FOLDER = Path(__file__).parent / "migrations"
 NEWEST = "0004"

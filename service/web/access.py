@@ -20,7 +20,7 @@ from pipelines.core.errors import FineryError
 from service.api.context import Service, authenticate
 from service.api.problems import TITLES, Problem, problem_of
 from service.store.audit import identify
-from service.store.tokens import parts
+from service.store.projects import parts
 from service.web.rendering import HEADERS, THEME_COOKIE, THEMES, page
 from service.web.sessions import COOKIE, LIFETIME, VISIT_COOKIE, Sessions, Visitor
 

@@ -24,7 +24,7 @@ from service.api.documents import finite
 from service.api.problems import Problem
 from service.api.streams import log_folder
 from service.api.watching import comparable
-from service.executors.console import read_console, tail
+from service.executors.records import read_console, tail
 from service.jobs.job import Job
 from service.jobs.states import Move
 from service.store.changes import job_topic

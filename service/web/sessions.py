@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.api.context import Caller
+from service.store.projects import Token
 from service.store.store import Store
-from service.store.tokens import Token
 
 COOKIE = "finery_session"
 VISIT_COOKIE = "finery_visit"

@@ -18,8 +18,8 @@ from service.api.app import create_app, equip
 from service.checking import Checker
 from service.jobs.job import Attempt, Host, HostShare, Job
 from service.settings import Settings, read_settings
+from service.store.projects import new_token
 from service.store.store import Store
-from service.store.tokens import new_token
 
 RECIPE = """\
 name: demo

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.jobs.job import Host, HostShare, JobRequest
-from service.safety.materialise import Needs
+from service.safety.network_recipes import Needs
 from service.scheduler.retries import ending_of
 from service.settings import read_settings
 from service.submission import job_named, look_up, model_folder

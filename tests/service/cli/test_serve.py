@@ -14,8 +14,8 @@ import pytest
 from pipelines.core.errors import CommandError
 from service.cli.serve import _listening, _only_server, first_token, serve
 from service.settings import read_settings
+from service.store.projects import matches, parts
 from service.store.store import open_store
-from service.store.tokens import matches, parts
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service.executors import console, launcher, process_tree, records
-from service.executors.console import read_console, tail
+from service.executors import launcher, process_tree, records
 from service.executors.isolation import NONE
 from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
+from service.executors.records import read_console, tail
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
 
 
@@ -42,11 +42,11 @@ def start(world):
 def test_it_imports_nothing_but_light_modules_of_the_standard_library():
     """It starts once for each attempt: what it imports delays every one of them."""
     names = set()
-    for module in (launcher, console, process_tree, records):
+    for module in (launcher, process_tree, records):
         top = ast.parse(Path(module.__file__).read_text()).body
         names |= {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
-    ours = {f"service.executors.{name}" for name in ("console", "process_tree", "records")}
+    ours = {f"service.executors.{name}" for name in ("process_tree", "records")}
     assert names == ours | {
         "__future__",
         "ctypes",

@@ -21,7 +21,8 @@ from service import checking
 from service.api import files, watching
 from service.api.limits import unfit_json
 from service.checking import Checker, Crowded, Lane
-from service.safety import materialise, network_recipes
+from service.safety import network_recipes
+from service.safety import network_recipes as materialise
 from service.safety.network_recipes import MOST_CHARACTERS, MOST_DEPTH, MOST_OVERRIDES, MOST_VALUES, Known, check
 from service.web import job as differences
 from tests.service.served import RECIPE, YAML, listening

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from service.api import context, streams
+from service.store.projects import new_token
 from service.store.store import Store
-from service.store.tokens import new_token
 from service.web import jobs as jobs_page
 from service.web.sessions import COOKIE, Sessions
 from tests.service.api.conftest import served  # noqa: F401

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.core.registry import STAGES
-from service.openai.graders import reward_of
+from service.openai.creation import reward_of
 from service.openai.recipes import (
     METHODS,
     TrainingMethod,
@@ -19,8 +19,7 @@ from service.openai.recipes import (
     short_name,
     supervised_recipe,
 )
-from service.safety.materialise import needs
-from service.safety.network_recipes import Known, check
+from service.safety.network_recipes import Known, check, needs
 
 GRADER = {"type": "string_check", "name": "x", "input": "{{sample.output_text}}", "operation": "like"}
 
@@ -92,7 +91,7 @@ def test_preferences_give_a_recipe_that_can_be_submitted(tmp_path, name, validat
     numbers = resolve(base, 100, None, None, None, "auto", METHODS["dpo"])
     text = dpo_recipe("ft-1", base, "file-a", validation, numbers, 7, "ft:x:acme::1")
     stage = check(text, known=Known(paths, {"model:published": tmp_path})).recipe.stages[0]
-    assert (stage.stage, stage.arguments["beta"], stage.arguments["num_train_epochs"]) == ("dpo", 0.1, 2)
+    assert (stage.stage, stage.arguments.beta, stage.arguments.num_train_epochs) == ("dpo", 0.1, 2)
     rows = stage.read("dpo", {})
     assert [each.completion for each in (*rows.chosen, *rows.rejected)] == ["b", "c"]
     assert rows.chosen[0].templated
@@ -121,7 +120,7 @@ def test_a_grader_gives_a_recipe_that_can_be_submitted(tmp_path):
         "weighted",
         [1.0, -0.5],
     )
-    assert stage.arguments["num_train_epochs"] == 1
+    assert stage.arguments.num_train_epochs == 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -3,7 +3,7 @@
 import pytest
 
 from service.safety.redaction import HIDDEN, Redactor, holds_secret, of_environment
-from service.store.tokens import new_token
+from service.store.projects import new_token
 
 SHAPES = [
     "hf_" + "A" * 34,

@@ -11,8 +11,8 @@ from typing import Any
 from service.jobs.job import Attempt, GpuSlot, Host, HostShare, Job, JobRequest, Resources
 from service.jobs.states import Ending, Move, Reason
 from service.settings import Settings
+from service.store.projects import new_token
 from service.store.store import Store
-from service.store.tokens import new_token
 
 HOUR = 3_600
 TEAM, OTHERS = "team", "others"

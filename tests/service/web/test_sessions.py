@@ -3,8 +3,8 @@ import time
 import pytest
 
 from service.settings import read_settings
+from service.store.projects import new_token
 from service.store.store import open_store
-from service.store.tokens import new_token
 from service.web import sessions
 from service.web.sessions import Sessions
 

@@ -5,7 +5,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.openai.graders import Unoffered, reward_of, weights_of
+from service.openai.creation import Unoffered, reward_of, weights_of
 
 CHECK = {
     "type": "string_check",

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from service.store.errors import NotFound
-from service.store.projects import Project
-from service.store.tokens import ROLES, digest, matches, may, new_token, parts
+from service.store.projects import ROLES, Project, digest, matches, may, new_token, parts
 
 
 def test_a_token_is_found_by_its_prefix_and_ends_when_it_is_revoked(store):
