@@ -53,23 +53,23 @@ GOALS = {"submit over HTTP": 0.050, "submit to process": 1.0}
 
 def serve(home: Path, url: str) -> None:
     """The server: `finery serve`, but for what an attempt runs and what the host has."""
-    from service import supervisor
-    from service.cli.serve import serve as command
+    from service.cli import serve as command
     from service.executors.isolation import isolation_of
     from service.executors.local import LocalExecutor
     from service.executors.protocol import Gpu, HostCapacity
+    from service.supervisor import Supervisor as RealSupervisor
 
     host = HostCapacity("here", 4, 16 << 30, (Gpu(0, 80 << 30, "pretended"),))
     pipelines = (sys.executable, "-I", "-S", "-c", WORKLOAD)
 
-    class Supervisor(supervisor.Supervisor):
+    class Supervisor(RealSupervisor):
         def __init__(self, settings: Any, store: Any) -> None:
             super().__init__(
                 settings, store, LocalExecutor(host, isolation=isolation_of(settings.isolation)), pipelines
             )
 
-    supervisor.Supervisor = Supervisor  # type: ignore[misc]
-    command("127.0.0.1", 0, home, url or None, None, True)
+    command.Supervisor = Supervisor  # type: ignore[misc]
+    command.serve("127.0.0.1", 0, home, url or None, None, True)
 
 
 @contextmanager

@@ -215,7 +215,8 @@ class Job:
         if self.stop.requested:
             raise Stopped("stopped between two stages")
         identity = stage.identity() | {"seed": self.recipe.seed_of(stage), "precision": self.precision}
-        if "arguments" in type(stage).model_fields and "global_batch_size" not in getattr(stage, "arguments", {}):
+        arguments = getattr(stage, "arguments", None)
+        if arguments is not None and "global_batch_size" not in arguments.given():
             identity["processes"] = self.processes if stage.joins else 1
         inputs = [self.fingerprints[TOKENIZER], *(self._fingerprint(read) for read in stage.reads(self.recipe))]
         if not stage.trains:

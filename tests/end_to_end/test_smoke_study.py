@@ -91,9 +91,9 @@ def test_every_cell_is_an_ordinary_run_folder_with_the_chosen_values(place: Plac
             continue
         recipe = load(place.folder / cell["cell"] / "recipe.yaml")
         assert recipe.matrix is None
-        assert recipe.stages[0].arguments["learning_rate"] in cell["chosen"].values()  # type: ignore[attr-defined]
+        assert recipe.stages[0].arguments.learning_rate in cell["chosen"].values()  # type: ignore[attr-defined]
         assert "finished" in json.loads((place.folder / cell["cell"] / "manifest.json").read_text())
-        assert "eval_strategy" not in recipe.stages[0].arguments  # type: ignore[attr-defined]
+        assert "eval_strategy" not in recipe.stages[0].arguments.given()  # type: ignore[attr-defined]
 
 
 def test_the_best_trial_on_rows_set_aside_is_the_chosen_one(place: Place) -> None:

@@ -83,7 +83,7 @@ def test_paths_become_what_they_stand_for_and_folders_go(known: Path) -> None:
         "name": "google/bert",
         "count": 3,
     }
-    assert provenance.told("/srv/models/x/model") == "`model:mine`"
+    assert provenance.described("/srv/models/x/model") == "`model:mine`"
     assert provenance.public(f"read {known}/inputs/file-1/rows.jsonl, twice") == "read file:file-1, twice"
 
 

@@ -479,10 +479,10 @@ def test_a_new_commit_is_another_stage(
 ) -> None:
     from pipelines.models import checkpoint_content
 
-    before = tokenizer_of(settings, job_of("1"), tmp_path, monkeypatch, "acme").marks["tokenizer"]
+    before = tokenizer_of(settings, job_of("1"), tmp_path, monkeypatch, "acme").fingerprints["tokenizer"]
     hub.repositories["acme/secret"].commits.append(["config.json"])
     checkpoint_content._commit_of.cache_clear()
-    assert tokenizer_of(settings, job_of("2"), tmp_path, monkeypatch, "acme").marks["tokenizer"] != before
+    assert tokenizer_of(settings, job_of("2"), tmp_path, monkeypatch, "acme").fingerprints["tokenizer"] != before
 
 
 def test_without_the_hub_the_commit_in_the_cache_stands(
