@@ -237,7 +237,7 @@ def main() -> int:
     for number, bug in enumerate(BUGS, 1):
         if given.only and number not in given.only:
             continue
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=given.tree.resolve().parent) as folder:  # isolation hides /tmp
             tree = Path(folder)
             for name in COPIED:
                 if (given.tree / name).is_dir():
