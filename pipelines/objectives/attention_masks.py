@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pipelines.core.interfaces import IGNORED
 from pipelines.objectives.batches import Flags, Ids
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
 
 
@@ -30,12 +29,14 @@ def decoder_sees_ahead(architecture: Mapping[str, Any]) -> str | None:
     return None
 
 
-HIDDEN = float(np.finfo(np.float32).min)
-"""What is added to the score of a key that must not be seen."""
+HIDDEN = -3.4028234663852886e38
+"""What is added to the score of a key that must not be seen: the least float32."""
 
 
 def additive(allowed: Flags) -> npt.NDArray[np.float32]:
     """0 where a query may see a key and HIDDEN elsewhere, (batch, 1, query, key), of `allowed` (batch, query, key)."""
+    import numpy as np
+
     return np.where(allowed, np.float32(0), np.float32(HIDDEN))[:, None]
 
 
@@ -45,6 +46,8 @@ def earlier(length: int, prefix: Ids | None = None) -> Flags:
     Dong et al. 2019, "UniLM", section 2.3, arxiv.org/abs/1905.03197. Returns (batch, query, key), batch 1 without
     prefix.
     """
+    import numpy as np
+
     position = np.arange(length)
     allowed: Flags = (position[None, :] <= position[:, None])[None]
     if prefix is not None:
@@ -54,6 +57,8 @@ def earlier(length: int, prefix: Ids | None = None) -> Flags:
 
 def documents(ids: Ids, end: int) -> Ids:
     """The number of the document that each token belongs to, (batch, length); a document's end is its last token."""
+    import numpy as np
+
     ends = (ids == end).astype(np.int64)
     before: Ids = np.cumsum(ends, axis=1) - ends
     return before
@@ -61,6 +66,8 @@ def documents(ids: Ids, end: int) -> Ids:
 
 def restarted(numbers: Ids) -> Ids:
     """The position of each token within its document (batch, length), of the `documents` that tokens belong to."""
+    import numpy as np
+
     position = np.arange(numbers.shape[1])[None, :]
     begins = np.concatenate([np.ones((len(numbers), 1), dtype=np.bool_), np.diff(numbers, axis=1) != 0], axis=1)
     return position - np.maximum.accumulate(np.where(begins, position, 0), axis=1)
@@ -81,6 +88,7 @@ class SeparateDocuments:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch, with `position_ids` (batch, length) and a mask of (batch, 1, query, key) in `attention_mask`."""
+        import numpy as np
         import torch
 
         batch = self.collate(examples)

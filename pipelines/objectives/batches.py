@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-Ids = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Luck = npt.NDArray[np.float64]
+Ids: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
+Luck: TypeAlias = "npt.NDArray[np.float64]"
 """Random numbers in [0, 1)."""
 
 
 def padded(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Ids]:
     """The rows, filled up on the right with `fill`, (batch, length), and their lengths (batch,)."""
+    import numpy as np
+
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     lengths = np.fromiter((len(row) for row in arrays), dtype=np.int64, count=len(arrays))
     real = within(lengths, int(lengths.max(initial=0)))
@@ -43,6 +44,8 @@ def padded_and_real(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Flag
 
 def draws_of(examples: Sequence[Mapping[str, Any]]) -> Ids:
     """The number of each example in this epoch (batch,)."""
+    import numpy as np
+
     return np.asarray([example["draw"] for example in examples], dtype=np.int64)
 
 
@@ -55,12 +58,16 @@ def tensors(**arrays: npt.NDArray[Any]) -> dict[str, Tensor]:
 
 def within(lengths: Ids, longest: int) -> Flags:
     """Where the rows are real, (batch, longest)."""
+    import numpy as np
+
     real: Flags = np.arange(longest)[None, :] < lengths[:, None]
     return real
 
 
 def squeezed(values: Ids, keep: Flags, fill: int) -> tuple[Ids, Ids]:
     """What is kept of each row, moved to the left, (batch, most kept), and how much it is (batch,)."""
+    import numpy as np
+
     lengths = keep.sum(axis=1)
     real = within(lengths, int(lengths.max(initial=0)))
     result = np.full(real.shape, fill, dtype=np.int64)
@@ -70,6 +77,8 @@ def squeezed(values: Ids, keep: Flags, fill: int) -> tuple[Ids, Ids]:
 
 def ended(values: Ids, lengths: Ids, end: int, fill: int) -> tuple[Ids, Ids]:
     """The rows with `end` after their last entry."""
+    import numpy as np
+
     longer = np.concatenate([values, np.full((len(values), 1), fill, dtype=np.int64)], axis=1)
     longer[np.arange(len(values)), lengths] = end
     return longer, lengths + 1
@@ -77,6 +86,8 @@ def ended(values: Ids, lengths: Ids, end: int, fill: int) -> tuple[Ids, Ids]:
 
 def shifted_right(targets: Ids, start: int) -> Ids:
     """What the decoder reads when it is to write `targets`: the start token, then each token but the last."""
+    import numpy as np
+
     shifted = np.roll(targets, 1, axis=1)
     shifted[:, 0] = start
     return shifted
@@ -117,6 +128,8 @@ def taught(source: tuple[Ids, Ids], target: tuple[Ids, Ids], start: int) -> dict
     `source` and `target` are rows, filled up on the right, with their lengths. No mask is needed for the decoder: it
     is causal, so that what fills a row comes after everything that is asked.
     """
+    import numpy as np
+
     ids, lengths = source
     written, targets = target
     return tensors(
@@ -129,6 +142,8 @@ def taught(source: tuple[Ids, Ids], target: tuple[Ids, Ids], start: int) -> dict
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> Flags:
     """For each id, whether it is a special token (vocab,)."""
+    import numpy as np
+
     special = np.zeros(len(tokenizer), dtype=np.bool_)
     special[list(tokenizer.all_special_ids)] = True
     return special
@@ -143,6 +158,8 @@ Byte-level space, line feed, tab, return; SentencePiece's space; white space its
 
 def continues_word(tokenizer: PreTrainedTokenizerBase) -> Flags:
     """For each id, whether that token goes on with a word. Raises ModelError where tokens do not show it."""
+    import numpy as np
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
     description = json.loads(backend.to_str()) if backend is not None else {}
     prefix = description.get("model", {}).get("continuing_subword_prefix")

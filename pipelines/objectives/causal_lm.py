@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.model_types import sees_ahead
@@ -61,11 +59,15 @@ class NextTokens:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask`, and `labels`: at each position the token that follows."""
+        import numpy as np
+
         ids, real, labels = self.following(examples)
         return tensors(input_ids=ids, attention_mask=real.astype(np.int64), labels=labels)
 
     def following(self, examples: Sequence[dict[str, Any]]) -> tuple[Ids, Flags, Ids]:
         """Ids, where they are real, and labels, all (batch, length). Raises ModelError."""
+        import numpy as np
+
         rows = [example["input_ids"] for example in examples]
         if self.pad_id is None and len({len(row) for row in rows}) > 1:
             raise ModelError("the tokenizer has no padding token, which batches of unequal length need; set pad_token")

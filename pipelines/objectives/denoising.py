@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
@@ -101,6 +100,8 @@ class Damage:
         cls, objective: Denoising, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig
     ) -> Damage:
         """The collator for a tokenizer and a model's config. Raises ModelError when there is no mask token."""
+        import numpy as np
+
         if tokenizer.mask_token_id is None and objective.mask_ratio:
             raise ModelError(
                 "the tokenizer has no mask token, which the objective denoising needs; train one (tokenizer: "
@@ -130,6 +131,8 @@ class Damage:
 
         Every token is made one of a kind by its position, id + position × vocabulary, and damaged with the same luck.
         """
+        import numpy as np
+
         ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
         draws = draws_of(examples)
         vocabulary, longest = len(self.special), ids.shape[1]
@@ -158,6 +161,8 @@ class Damage:
 
     def _inner(self, ids: Ids, lengths: Ids) -> Flags:
         """Where text stands between the special tokens at both ends, (batch, length)."""
+        import numpy as np
+
         rows = np.arange(len(ids))
         first = self.special[ids[:, 0]].astype(np.int64)
         last = self.special[ids[rows, lengths - 1]] & (lengths > first)
@@ -167,6 +172,8 @@ class Damage:
 
     def _permuted(self, ids: Ids, lengths: Ids, draws: Ids) -> Ids:
         """The sentences of every row in random order; a row of full stops ends one sentence."""
+        import numpy as np
+
         inner = self._inner(ids, lengths)
         stops = self.stops[ids] & inner
         ends = stops & ~np.concatenate([stops[:, 1:], np.zeros((len(ids), 1), dtype=bool)], axis=1)
@@ -179,6 +186,8 @@ class Damage:
 
     def _deleted(self, ids: Ids, lengths: Ids, draws: Ids) -> tuple[Ids, Ids]:
         """The rows without the tokens that luck takes; one stays where it would take all."""
+        import numpy as np
+
         inner = self._inner(ids, lengths)
         luck = np.where(inner, uniforms(self.seed, DELETED, draws, ids.shape[1]), 2.0)
         lost = inner & (luck < self.objective.delete_ratio)
@@ -193,6 +202,8 @@ class Damage:
         tokens as the span is long. Which slots are spans is drawn without replacement, so that spans never overlap
         and the share of masked tokens is exact.
         """
+        import numpy as np
+
         inner = self._inner(ids, lengths)
         begin, count = inner.argmax(axis=1), inner.sum(axis=1)  # (batch,)
         hidden = np.round(count * self.objective.mask_ratio).astype(np.int64)
@@ -212,6 +223,8 @@ class Damage:
 
     def _between_ends(self, ids: Ids, lengths: Ids, inner: Flags, tokens: Ids, counts: Ids) -> tuple[Ids, Ids]:
         """`tokens` (batch, counts) between the special tokens at both ends of `ids`."""
+        import numpy as np
+
         real = within(lengths, ids.shape[1])
         places = np.arange(ids.shape[1])[None, :]
         head = real & ~inner & (places < inner.argmax(axis=1)[:, None])
@@ -226,6 +239,8 @@ class Damage:
         Spans are drawn until they hold enough, and the last is cut. Empty ones are left out where there would be more
         spans than hidden tokens: a damaged text is never longer than the text.
         """
+        import numpy as np
+
         rate = self.objective.poisson_lambda
         most = math.ceil(4 * int(hidden.max(initial=0)) / rate) + 16
         drawn = poisson(rate, uniforms(self.seed, LENGTHS, draws, most))
@@ -242,6 +257,8 @@ class Damage:
 
     def _rotated(self, ids: Ids, lengths: Ids, draws: Ids) -> Ids:
         """The rows that luck chooses, beginning at one of their own tokens."""
+        import numpy as np
+
         inner = self._inner(ids, lengths)
         begin, count = inner.argmax(axis=1), np.maximum(inner.sum(axis=1), 1)
         chosen = uniforms(self.seed, ROTATED, draws, 1)[:, 0] < self.objective.rotate
@@ -253,6 +270,8 @@ class Damage:
 
 def poisson(rate: float, luck: Luck) -> Ids:
     """Numbers of a Poisson distribution for uniform `luck`, by inversion of its distribution function."""
+    import numpy as np
+
     most = math.ceil(rate + 12 * math.sqrt(rate) + 12)
     logs = [count * math.log(rate) - rate - math.lgamma(count + 1) for count in range(most)]
     return np.searchsorted(np.cumsum(np.exp(logs)), luck, side="right").astype(np.int64)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from pipelines.core.errors import ModelError
@@ -113,6 +112,8 @@ class TargetMasking:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`decoder_input_ids` with masks, the hidden tokens as `labels`, the target's length as `length_labels`."""
+        import numpy as np
+
         ids, lengths = padded([example["input_ids"] for example in examples], self.padding)
         targets, counts = padded([self._bare(example["labels"]) for example in examples], self.padding)
         draws = draws_of(examples)
@@ -139,6 +140,8 @@ class TargetMasking:
 
     def hidden(self, counts: Ids, longest: int, draws: Ids) -> Flags:
         """Which tokens are hidden: between one and all of each target, every number and every choice equally likely."""
+        import numpy as np
+
         number = 1 + (uniforms(self.seed, HOW_MANY, draws, 1)[:, 0] * counts).astype(np.int64)
         real = within(counts, longest)
         luck = np.where(real, uniforms(self.seed, WHICH, draws, longest), np.inf)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssues
@@ -99,6 +98,8 @@ class Masking:
     @classmethod
     def of(cls, objective: Masked, tokenizer: PreTrainedTokenizerBase, seed: int) -> Masking:
         """The masking for a tokenizer. Raises ModelError when it has no mask or padding token."""
+        import numpy as np
+
         if tokenizer.mask_token_id is None:
             raise ModelError(
                 f"the tokenizer has no mask token, which the objective {objective.name} needs; train one (tokenizer: "
@@ -117,12 +118,16 @@ class Masking:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` with masks in them, `attention_mask`, and `labels`, -100 where nothing is asked."""
+        import numpy as np
+
         original, real = padded_and_real([example["input_ids"] for example in examples], self.pad_id)
         masked, labels = self.mask(original, draws_of(examples))
         return tensors(input_ids=masked, attention_mask=real.astype(np.int64), labels=labels)
 
     def mask(self, original: Ids, draws: Ids) -> tuple[Ids, Ids]:
         """The ids with masks in them, and the labels, both (batch, length). Padding and special tokens stay."""
+        import numpy as np
+
         length = original.shape[1]
         chosen = self._choose(original, uniforms(self.seed, CHOICE, draws, length))
         fate = uniforms(self.seed, REPLACEMENT, draws, length)
@@ -134,6 +139,8 @@ class Masking:
 
     def _choose(self, original: Ids, luck: Luck) -> Flags:
         """Which positions are asked for: in every row at least one token, or one word, that is not special."""
+        import numpy as np
+
         candidates = ~self.special[original]
         if self.continues is not None:
             luck = self._luck_of_words(original, luck)
@@ -144,6 +151,8 @@ class Masking:
 
     def _luck_of_words(self, original: Ids, luck: Luck) -> Luck:
         """Every piece takes the number of its word's first piece; a cut one, that of the special token before."""
+        import numpy as np
+
         assert self.continues is not None
         positions = np.where(self.continues[original], 0, np.arange(original.shape[1])[None, :])
         return np.take_along_axis(luck, np.maximum.accumulate(positions, axis=1), axis=1)

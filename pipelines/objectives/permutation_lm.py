@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from pipelines.core.interfaces import IGNORED, Head
@@ -29,6 +28,7 @@ from pipelines.objectives.batches import (
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -84,6 +84,8 @@ class Permutation:
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask` (batch, length), `perm_mask` (batch, query, key) with 1 where a key is not
         seen, `target_mapping` (batch, asked, length) and `labels` (batch, asked), -100 where a row asks for fewer."""
+        import numpy as np
+
         ids, real = padded_and_real([example["input_ids"] for example in examples], self.pad_id)
         draws = draws_of(examples)
         order = uniforms(self.seed, ORDER, draws, ids.shape[1])  # a token's place in the order: the higher, the later
@@ -101,6 +103,8 @@ class Permutation:
 
     def predicted(self, order: Luck, draws: Ids, candidates: Flags) -> Flags:
         """Which tokens are named (batch, length): one in k of the candidates, at least one."""
+        import numpy as np
+
         late = np.where(candidates, order, -1.0)
         rank = np.argsort(np.argsort(-late, axis=1, kind="stable"), axis=1, kind="stable")
         chosen: Flags
@@ -113,6 +117,8 @@ class Permutation:
 
     def spans(self, draws: Ids, length: int) -> Flags:
         """Runs of n neighbours, each within a context of its own of k x n tokens, n drawn evenly (batch, length)."""
+        import numpy as np
+
         k, most = self.objective.k, self.objective.max_span_length
         contexts = -(-length // k)
         sizes = 1 + (uniforms(self.seed, SPAN_LENGTH, draws, contexts) * most).astype(np.int64)
@@ -127,12 +133,16 @@ class Permutation:
 
 def hidden(order: Luck, predicted: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """1 where a key is not seen (batch, query, key): asked keys, by all that are not asked or do not come later."""
+    import numpy as np
+
     later = predicted[:, :, None] & (order[:, :, None] > order[:, None, :])
     return (predicted[:, None, :] & ~later).astype(np.float32)
 
 
 def _places(predicted: Flags) -> tuple[Ids, Flags]:
     """(the asked positions of each row in their order, and whether there is one, both (batch, most asked))."""
+    import numpy as np
+
     counts = predicted.sum(1)
     place = np.argsort(~predicted, axis=1, kind="stable")[:, : max(int(counts.max()), 1)]
     return place, np.arange(place.shape[1])[None, :] < counts[:, None]

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-
 from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.data.randomness import uniforms
@@ -67,6 +65,8 @@ class Prefixed(NextTokens):
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask`, `labels`, and for our own models `prefix_length` (batch,)."""
+        import numpy as np
+
         ids, real, labels = self.following(examples)
         lengths = real.sum(1)
         luck = uniforms(self.seed, PREFIX, draws_of(examples), 1)[:, 0]

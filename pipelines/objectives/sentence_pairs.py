@@ -17,10 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from pipelines.core.errors import DataError, ModelError
@@ -31,6 +29,8 @@ from pipelines.objectives.masked_lm import Masked, Masking
 from pipelines.objectives.objective import Collate
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
     from transformers.utils import ModelOutput
@@ -101,7 +101,7 @@ PAIR = 3
 SHORT, HOW_MANY, CUT, FALSE, WHERE, BEGIN = range(6)
 """Positions in that stream."""
 
-Ids = npt.NDArray[np.int32]
+Ids: TypeAlias = "npt.NDArray[np.int32]"
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,8 @@ class Pairing:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask`, `token_type_ids` where the model has segments, `labels` and `pair_labels`."""
+        import numpy as np
+
         draws = draws_of(examples)
         luck = uniforms(self.seed, PAIR, draws, 6)
         pairs = [self.pair(example, luck[row]) for row, example in enumerate(examples)]
@@ -171,6 +173,8 @@ class Pairing:
 
 def _elsewhere(example: dict[str, Any], most: int, luck: npt.NDArray[np.float64]) -> Ids:
     """At most `most` tokens from a sentence of another document onwards."""
+    import numpy as np
+
     spans = example["spans"]
     own, beyond = spans.others(example["span"])
     others = len(spans) - (beyond - own)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from pipelines.core.costs import Example
@@ -110,6 +109,8 @@ def segment_lengths(items: Ids, segments: Ids, luck: Luck) -> Ids:
 
     `luck` (batch, longest) decides: the cuts lie at the lowest numbers of the row. Returns (batch, most segments).
     """
+    import numpy as np
+
     places = np.where(within(items - 1, luck.shape[1]), luck, np.inf)
     rank = np.argsort(np.argsort(places, axis=1, kind="stable"), axis=1, kind="stable")
     cuts = rank < (segments - 1)[:, None]  # behind item t a new segment begins
@@ -126,6 +127,8 @@ def hidden_tokens(lengths: Ids, hidden: Ids, spans: Ids, seed: int, draws: Ids) 
 
     T5's `random_spans_noise_mask`: both kinds are cut into equally many spans.
     """
+    import numpy as np
+
     longest = int(lengths.max(initial=0))
     cut = segment_lengths(hidden, spans, uniforms(seed, HIDDEN_CUTS, draws, longest))
     between = segment_lengths(lengths - hidden, spans, uniforms(seed, KEPT_CUTS, draws, longest))
@@ -157,6 +160,8 @@ class SpanMasking:
         cls, objective: SpanCorruption, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig
     ) -> SpanMasking:
         """The collator for a tokenizer and a model's config. Raises ModelError when the tokenizer has no sentinels."""
+        import numpy as np
+
         vocabulary = tokenizer.get_vocab()
         sentinels = [vocabulary[token] for token in objective.special_tokens() if token in vocabulary]
         if not sentinels:
@@ -182,6 +187,8 @@ class SpanMasking:
 
     def corrupt(self, ids: Ids, lengths: Ids, draws: Ids) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
         """What is left of the text and what was cut out, each as rows and their lengths."""
+        import numpy as np
+
         counts = {int(length): self.objective.hidden(int(length)) for length in np.unique(lengths)}
         hidden, spans = np.asarray([counts[int(length)] for length in lengths], dtype=np.int64).T
         if spans.max() > len(self.sentinels):
@@ -196,6 +203,8 @@ class SpanMasking:
     def _one_stream(self, ids: Ids, cut: Flags, real: Flags, hides: Flags) -> tuple[Ids, Ids]:
         """The rows with a sentinel in place of every run of `cut` tokens, where anything is hidden, and the end
         token."""
+        import numpy as np
+
         before = np.concatenate([np.zeros((len(ids), 1), dtype=bool), cut[:, :-1]], axis=1)
         first = cut & ~before & hides[:, None]
         number = np.cumsum(first, axis=1) - 1

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipelines.core.config import ConfigIssues, Consulted
 from pipelines.core.errors import ModelError
 from pipelines.core.model_types import positions_for_text
-from pipelines.data.encoding import settings_kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +59,7 @@ def read_by_length(
 
     Raises ModelError for a score that is no finite number.
     """
+    import numpy as np
     import torch
 
     scores = np.zeros(len(examples), dtype=np.float64)
@@ -96,6 +94,8 @@ def usable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: i
 def ends_kept(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[dict[str, list[int]]]:
     """Each text as the tokenizer gives it to a classifier. A longer one loses its beginning: what is scored stands
     at the end."""
+    from pipelines.data.encoding import settings_kept
+
     side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
     try:
         with settings_kept(tokenizer):

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from pipelines.core.config import Block
@@ -40,11 +38,13 @@ from pipelines.data.tokenizers.base import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from transformers import PreTrainedTokenizerFast
 
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 CANDIDATES = 20
 """Candidates a wanted piece, before the first round."""
@@ -82,6 +82,8 @@ class Lattice:
     @property
     def owner(self) -> Ints:
         """The string of each edge."""
+        import numpy as np
+
         return np.searchsorted(self.heads, self.starts, side="right") - 1
 
 
@@ -90,6 +92,8 @@ def learn(
 ) -> list[tuple[str, float]]:
     """At most `size` pieces with the logarithms of their probabilities, the most probable first; all `letters` are
     there."""
+    import numpy as np
+
     known = sorted(words)
     counts = np.asarray([words[word] for word in known], dtype=np.int64)
     text, counts, heads, tails = _strings(known, counts, letters)
@@ -130,6 +134,8 @@ def _strings(known: Sequence[str], counts: Ints, letters: Sequence[str]) -> tupl
 
     Words are cut at letters that are not kept. Between two words lies a gap of its own, so that none touches the next.
     """
+    import numpy as np
+
     joined = "\n".join(known)  # sorts below every letter that is kept inside words; line breaks are cut out below
     points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.int64)
     lengths = np.asarray([len(word) for word in known], dtype=np.int64)
@@ -144,6 +150,8 @@ def _strings(known: Sequence[str], counts: Ints, letters: Sequence[str]) -> tupl
 
 
 def _name(text: Ints, start: int, end: int) -> str:
+    import numpy as np
+
     return text[start:end].astype(np.uint32).tobytes().decode("utf-32-le", "surrogatepass")
 
 
@@ -155,6 +163,8 @@ def _candidates(
     Candidates are the letters and the substrings that occur twice or more, those first that cover most letters. The
     substrings of k letters are numbered by those of k - 1 and the letter that follows.
     """
+    import numpy as np
+
     lengths = tails - heads
     word = np.repeat(np.arange(len(heads)), lengths)
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + heads[word]
@@ -196,6 +206,8 @@ def _candidates(
 
 def _in_steps(starts: Ints, ends: Ints, pieces: Ints, heads: Ints, tails: Ints, gaps: int) -> Lattice:
     """Edges sorted by how far from its string's head each one ends, then by their end."""
+    import numpy as np
+
     owner = np.searchsorted(heads, starts, side="right") - 1
     order = np.lexsort((starts, ends, ends - heads[owner]))
     return Lattice(starts[order], ends[order], pieces[order], heads, tails, gaps)
@@ -203,6 +215,8 @@ def _in_steps(starts: Ints, ends: Ints, pieces: Ints, heads: Ints, tails: Ints, 
 
 def _spellings(lattice: Lattice, candidates: Ints) -> Lattice:
     """The candidates as strings of their own, spelled by other candidates: every edge inside, without the whole."""
+    import numpy as np
+
     by_start = np.argsort(lattice.starts, kind="stable")
     starts = lattice.starts[by_start]
     low = np.searchsorted(starts, candidates[:, 0])
@@ -226,6 +240,8 @@ def _spellings(lattice: Lattice, candidates: Ints) -> Lattice:
 
 def _steps(lattice: Lattice) -> list[tuple[slice, Ints, Ints]]:
     """For each step its edges, where the edges with a common end begin among them, and those ends."""
+    import numpy as np
+
     if not len(lattice.starts):
         return []
     distance = lattice.ends - lattice.heads[lattice.owner]
@@ -240,6 +256,8 @@ def _steps(lattice: Lattice) -> list[tuple[slice, Ints, Ints]]:
 
 def _sums(lattice: Lattice, scores: Floats) -> Floats:
     """The logarithm of the summed probabilities of all spellings from a string's head to each gap (gaps,)."""
+    import numpy as np
+
     reach = np.full(lattice.gaps, -np.inf)
     reach[lattice.heads] = 0.0
     for edges, groups, ends in _steps(lattice):
@@ -254,6 +272,8 @@ def _sums(lattice: Lattice, scores: Floats) -> Floats:
 
 def _turned(lattice: Lattice) -> Lattice:
     """The same strings, read backwards."""
+    import numpy as np
+
     last = lattice.gaps - 1
     return _in_steps(
         last - lattice.ends,
@@ -267,6 +287,8 @@ def _turned(lattice: Lattice) -> Lattice:
 
 def _expected(lattice: Lattice, counts: Ints, scores: Floats) -> Floats:
     """How often each candidate stands in the text, over all spellings by their probability (candidates,)."""
+    import numpy as np
+
     forward = _sums(lattice, scores)
     turned = _turned(lattice)
     backward = _sums(turned, scores[lattice.pieces])[::-1]
@@ -282,6 +304,7 @@ def _estimate(
     lattice: Lattice, counts: Ints, alive: npt.NDArray[np.bool_], single: npt.NDArray[np.bool_], scores: Floats
 ) -> tuple[npt.NDArray[np.bool_], Floats]:
     """One round of EM: expected counts, and the scores that follow from them. Letters always stay."""
+    import numpy as np
     from scipy.special import digamma
 
     expected = _expected(lattice, counts, scores)
@@ -295,6 +318,8 @@ def _estimate(
 def _best(lattice: Lattice, scores: Floats) -> tuple[Floats, Ints]:
     """Each string's best spelling: the score at every gap, and the edge that leads there (gaps,); -1 where none
     does."""
+    import numpy as np
+
     reach = np.full(lattice.gaps, -np.inf)
     reach[lattice.heads] = 0.0
     through = np.full(lattice.gaps, -1)
@@ -312,6 +337,8 @@ def _best(lattice: Lattice, scores: Floats) -> tuple[Floats, Ints]:
 
 def _spelled(lattice: Lattice, through: Ints) -> tuple[Ints, Ints]:
     """(string, piece) of every piece in the best spelling of every string, the strings' last pieces first."""
+    import numpy as np
+
     strings = np.flatnonzero(through[lattice.tails] >= 0)
     gaps = lattice.tails[strings]
     found: list[tuple[Ints, Ints]] = []
@@ -342,6 +369,8 @@ def _without_the_useless(
     A candidate whose own best spelling uses others is never used and goes at once. The loss of another is what the
     text's likelihood falls by when the places where it stands are spelled its second best way.
     """
+    import numpy as np
+
     strings, pieces = _spelled(lattice, _best(lattice, scores)[1])
     used = np.bincount(pieces, weights=counts[strings], minlength=len(scores))
     total = used.sum()
