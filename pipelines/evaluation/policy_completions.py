@@ -280,7 +280,7 @@ def _keep(
     report.metrics[policy.NAME] = {name: scores[name] for name in policy.names(stage)}
     rows = Rows(prompts.texts, None, None, prompts.index)
     split = stage.prompts.split
-    said = PolicyPredictions(
+    predicted = PolicyPredictions(
         policy.NAME,
         split,
         "",
@@ -289,7 +289,7 @@ def _keep(
         None if other is None else other.texts,
         columns,
     )
-    report.predicted.append(said)
+    report.predicted.append(predicted)
     report.details[policy.NAME] = {
         "model": policy.model_of(context.recipe, stage),
         "examples": {split: len(prompts)},

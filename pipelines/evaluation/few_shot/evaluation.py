@@ -356,8 +356,8 @@ def add(
     for each in answers:
         assert each.labels is not None  # refused before anything was asked
         score = each.score_of(task)
-        scores |= _suffixed(score(each.said, each.labels), each.suffix)
-        ranges |= _suffixed(intervals(score, each.said, each.labels, report.context.seed), each.suffix)
+        scores |= _suffixed(score(each.answers, each.labels), each.suffix)
+        ranges |= _suffixed(intervals(score, each.answers, each.labels, report.context.seed), each.suffix)
         if each.draws > 1:
             drawn |= _suffixed(spread(each.by_draw(task)), each.suffix)
         for guesser, reached in _baselines(task, each, train, report.baselines).items():
