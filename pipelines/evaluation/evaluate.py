@@ -25,7 +25,7 @@ from pipelines.core.registry import BASELINES, TASK_KINDS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
-from pipelines.evaluation.benchmark_selection import WRITTEN, choose
+from pipelines.evaluation.benchmark_selection import choose
 from pipelines.evaluation.cost import evaluation_cost
 from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
@@ -119,7 +119,7 @@ class Evaluate(PolicyKeys, Stage):
     def _without_use(self, choices: Sequence[BenchmarkChoice]) -> list[ConfigIssue]:
         """The first block of settings that no benchmark reads."""
         kinds = {choice.kind for choice in choices}
-        if "generation" in self.model_fields_set and not kinds & set(WRITTEN):
+        if "generation" in self.model_fields_set and not any(TASK_KINDS.load(kind).writes() for kind in kinds):
             what = "answers are texts"
             return [
                 (("generation",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.errors import DataError
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Context, Task
-from pipelines.core.scores import OF_A_HUNDRED, score_names
+from pipelines.core.scores import percent_metrics, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.mistakes import write_mistakes
@@ -63,11 +63,7 @@ class Report:
             "precision": "no",
             "intervals": ranges,
             "baselines": baselines,
-            **(
-                {"percent": percent}
-                if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED))
-                else {}
-            ),
+            **({"percent": percent} if (percent := score_names(percent_metrics(task.metrics))) else {}),
             **answers.details,
             **(
                 {"generation": answers.generation, "signatures": signatures(task.metrics)} if answers.generation else {}

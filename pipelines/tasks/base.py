@@ -369,12 +369,21 @@ class TaskKind(Block):
     """Whether class names are found in the training rows where a task does not give them."""
     uncounted: ClassVar[str | None] = None
     """What an estimate of cost leaves out, where a row is more than one sequence."""
+    stage_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that a stage may give beside such a task, and beside no task of another kind."""
+    outputs: ClassVar[str | None] = None
+    """What a model answers with, in words; None where that is one of the task's classes."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
         raise NotImplementedError
+
+    @classmethod
+    def writes(cls) -> bool:
+        """Whether the answers are texts that a model writes."""
+        return cls.head_kind in ("seq2seq_lm", "causal_lm")
 
     @classmethod
     def example(cls) -> TaskExample:

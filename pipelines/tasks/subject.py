@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
     from pipelines.tasks.base import Task
     from pipelines.tasks.training import TaskTraining
 
-PAIR_KEYS = ("objective", "max_source_length", "max_target_length")
-"""Keys of tasks whose answers are texts of their own."""
-KEYS_OF_KINDS = {
-    "chat_template": "causal",
-    "train_on": "causal",
-    "packing": "causal",
-    "doc_stride": "qa",
-    **dict.fromkeys(PAIR_KEYS, "seq2seq"),
-}
-"""Keys that only tasks of one kind have."""
 LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
 """Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
 
@@ -160,10 +151,24 @@ class Subject(Block):
 def unused_keys(subject: Subject, name: str) -> Iterable[ConfigIssue]:
     """Keys that were given although only tasks of another kind have them."""
     kind = subject.resolved(name).kind
-    for key, owner in KEYS_OF_KINDS.items():
-        if getattr(subject, key) is None or kind == owner or (key in PAIR_KEYS and subject.as_text):
-            continue
-        yield (key,), f"is for tasks of the kind {owner}, but this task's kind is {kind}; leave it out"
+    own = {*TASK_KINDS.load(kind).stage_keys, *subject.learnt_as().stage_keys}
+    for key, owners in owners_of_keys().items():
+        if getattr(subject, key) is not None and key not in own:
+            yield (
+                (key,),
+                f"is for tasks of the kind {' or '.join(owners)}, but this task's kind is {kind}; leave it out",
+            )
+
+
+@cache
+def owners_of_keys() -> Mapping[str, Sequence[str]]:
+    """Keys of a stage that only tasks of some kinds have, and those kinds."""
+    owners: dict[str, list[str]] = {}
+    for name in TASK_KINDS:
+        kind: type[TaskKind] = TASK_KINDS.load(name)
+        for key in kind.stage_keys if kind.read_as is None else ():
+            owners.setdefault(key, []).append(name)
+    return owners
 
 
 def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
@@ -173,17 +178,12 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
         remedy = "set objective.label_smoothing" if writes else "leave it out"
         what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
         yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
-    if subject.class_weights is None:
+    if subject.class_weights is None or "class_weights" not in TASK_KINDS.load(task.kind).stage_keys:
         return
     if subject.as_text:
         yield (
             ("class_weights",),
             "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out",
-        )
-    elif task.kind != "classification":
-        yield (
-            ("class_weights",),
-            f"is for tasks of the kind classification, but this one is of the kind {task.kind}; leave it out",
         )
     elif isinstance(subject.class_weights, tuple) and task.labels and len(subject.class_weights) != len(task.labels):
         yield ("class_weights",), wrong_count(subject.class_weights, task.labels)

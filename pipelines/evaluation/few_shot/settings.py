@@ -20,9 +20,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import START, Recipe, Stage, trained_by
-from pipelines.core.registry import TASKS, nearest
+from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.core.scores import score_names
-from pipelines.evaluation.benchmark_selection import WRITTEN
 from pipelines.evaluation.few_shot.prompts import PromptTemplate, prompt_for, unfit
 
 if TYPE_CHECKING:
@@ -343,4 +342,4 @@ def _kind(subject: Any) -> str:
 
 def _writes(subject: Any) -> bool:
     """Whether what was learnt are texts, so that the model is a language model still."""
-    return subject is not None and _kind(subject) in WRITTEN
+    return subject is not None and bool(TASK_KINDS.load(_kind(subject)).writes())

@@ -64,6 +64,8 @@ class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
     head_kind: ClassVar[HeadKind] = "causal_lm"
+    stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
+    outputs: ClassVar[str | None] = "texts"
     smooths_labels: ClassVar[bool] = True
     kind: Literal["causal"]
     format: FormatName | None = None

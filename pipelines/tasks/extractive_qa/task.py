@@ -211,6 +211,8 @@ class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
     head_kind: ClassVar[HeadKind] = "question_answering"
+    stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
+    outputs: ClassVar[str | None] = "spans of a text"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     kind: Literal["qa"]
     question: Column = "question"

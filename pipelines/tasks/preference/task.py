@@ -68,6 +68,7 @@ class Preference(TaskKind):
     """Pairs of answers of which one is better; or, for `kto`, single answers that are good or bad."""
 
     head_kind: ClassVar[HeadKind] = "reward"
+    outputs: ClassVar[str | None] = "the better of two answers"
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
