@@ -48,10 +48,10 @@ def percent_metrics(metrics: Iterable[str]) -> tuple[str, ...]:
     return tuple(metric for metric in metrics if METRICS.load(metric).best == 100.0)
 
 
-def bounds(score: str, beside: Iterable[str] = ()) -> tuple[float, float]:
-    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to
-    100) from others."""
-    metric = _metric_of(score, beside)
+def bounds(score: str, beside: Iterable[str] = (), metrics: Iterable[str] = METRICS) -> tuple[float, float]:
+    """Between what values a score of these metrics can lie; `beside` are the scores that came with it, which tell
+    SQuAD's F1 (0 to 100) from others."""
+    metric = _metric_of(score, beside, metrics)
     if metric is None:
         return next((pair for name, pair in OTHER_BOUNDS.items() if score.startswith(name)), (-math.inf, math.inf))
     ends = METRICS.load(metric).worst, METRICS.load(metric).best
@@ -63,11 +63,11 @@ def is_percent(score: str, beside: Iterable[str] = ()) -> bool:
     return bounds(score, beside)[1] == 100.0
 
 
-def _metric_of(score: str, beside: Iterable[str]) -> str | None:
+def _metric_of(score: str, beside: Iterable[str], metrics: Iterable[str]) -> str | None:
     """The metric that gives a score, suffix of its split and all: of several the one with the most scores, if all of
     them are there."""
     present = [score, *beside]
-    owners = [metric for metric in METRICS if any(_is(score, name) for name in _scores_of(metric))]
+    owners = [metric for metric in metrics if any(_is(score, name) for name in _scores_of(metric))]
     complete = [
         metric for metric in owners if all(any(_is(each, name) for each in present) for name in _scores_of(metric))
     ]

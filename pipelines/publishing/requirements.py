@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,10 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
-    if not any(metric == name or metric.startswith(f"{name}_") for name in names):
-        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
+    if not _goes_by(metric, score_names(_metrics_of(benchmark))):
+        names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
+        if not _goes_by(metric, names):
+            raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
     if not isinstance(comparison, str):
         raise ValueError(f"is {show(comparison)}, must be a comparison; {EXAMPLE}")
     match = _COMPARISON.fullmatch(comparison)
@@ -97,13 +98,24 @@ def parse(path: str, comparison: object) -> Requirement:
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
 
 
-def _bounds_of(benchmark: str, score: str) -> tuple[float, float]:
-    """Between what a benchmark's own score must lie: a threshold of 80 can never have been meant for a fraction, nor
-    one of 0.8 for a percentage. What is asked with examples, such as `glue/mrpc/8-shot`, scores `acc` too."""
+def _goes_by(score: str, names: Iterable[str]) -> bool:
+    return any(score == name or score.startswith(f"{name}_") for name in names)
+
+
+def _metrics_of(benchmark: str) -> tuple[str, ...]:
+    """Of a named benchmark, also where it is asked with examples, such as `glue/mrpc/8-shot`; empty for others."""
     name = benchmark if benchmark in TASKS else benchmark.rpartition("/")[0]
-    own = score_names(TASKS.load(name).metrics) if name in TASKS else ()
-    if own and any(score == each or score.startswith(f"{each}_") for each in (*own, "acc")):
-        return bounds(score, own)
+    metrics: tuple[str, ...] = TASKS.load(name).metrics if name in TASKS else ()
+    return metrics
+
+
+def _bounds_of(benchmark: str, score: str) -> tuple[float, float]:
+    """Between what a named benchmark's own score must lie: a threshold of 80 can never have been meant for a fraction,
+    nor one of 0.8 for a percentage. What is asked with examples scores `acc` too."""
+    metrics = _metrics_of(benchmark)
+    own = score_names(metrics)
+    if metrics and _goes_by(score, (*own, "acc")):
+        return bounds(score, own, metrics)
     return -math.inf, math.inf
 
 

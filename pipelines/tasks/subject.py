@@ -152,12 +152,19 @@ def unused_keys(subject: Subject, name: str) -> Iterable[ConfigIssue]:
     """Keys that were given although only tasks of another kind have them."""
     kind = subject.resolved(name).kind
     own = {*TASK_KINDS.load(kind).stage_keys, *subject.learnt_as().stage_keys}
-    for key, owners in owners_of_keys().items():
-        if getattr(subject, key) is not None and key not in own:
-            yield (
-                (key,),
-                f"is for tasks of the kind {' or '.join(owners)}, but this task's kind is {kind}; leave it out",
-            )
+    given = [key for key in OPTIONAL_KEYS if key not in own and getattr(subject, key, None) is not None]
+    for key in given:
+        if owners := owners_of_keys().get(key):
+            named = " or ".join(owners)
+            yield (key,), f"is for tasks of the kind {named}, but this task's kind is {kind}; leave it out"
+
+
+EVERY_KIND = ("auxiliary_lm", "max_train_samples", "max_eval_samples")
+OPTIONAL_KEYS = tuple(
+    key for key, about in Subject.model_fields.items() if about.default is None and key not in EVERY_KIND
+)
+"""Keys that may be for tasks of some kinds alone. Only where one is given that the task's own kind does not have, are
+the other kinds loaded."""
 
 
 @cache
