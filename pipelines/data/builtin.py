@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pipelines.core.errors import DataError
@@ -86,6 +87,11 @@ def find(path: str, name: str | None) -> PythonDocs | None:
             f"Configurations found: {', '.join(CONFIGURATIONS)}"
         )
     return PythonDocs(name or CONFIGURATIONS[0])
+
+
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder` where it has to be."""
+    return NAMES[0]
 
 
 def looked(path: str) -> list[str]:

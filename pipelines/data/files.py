@@ -182,6 +182,19 @@ def matches(path: str) -> list[Path]:
     return [file for file in found if file.suffix.lower() in READERS and file.is_file()]
 
 
+def write_example(folder: Path) -> None:
+    """A data set in files."""
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
+
+
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder`."""
+    write_example(folder / "files")
+    return str(folder / "files")
+
+
 def looked(path: str) -> list[str]:
     """Where `find` looked."""
     return [path] if os.path.isabs(path) else []

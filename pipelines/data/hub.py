@@ -139,6 +139,11 @@ def find(path: str, name: str | None) -> HubSource | None:
     return HubSource(path, name) if NAME.match(path) else None
 
 
+def example(folder: Path) -> str:
+    """The name of a data set that would be found here."""
+    return "owner/elsewhere"
+
+
 def looked(path: str) -> list[str]:
     """Where `find` looks."""
     from os import environ

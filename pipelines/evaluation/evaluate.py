@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -49,6 +49,16 @@ def _baseline(name: str) -> str:
 class Evaluate(PolicyKeys, Stage):
     """Score trained models on benchmarks: metrics, intervals, predictions, and guessers to compare them with."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: evaluate}",
+        "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",
+        "{stage: evaluate, from: text, datasets: [{path: builtin/python-docs, split: validation}], "
+        "stride: 8, max_eval_samples: 10}",
+        "{stage: evaluate, from: pairs, benchmarks: [multi30k/en-de], baselines: [copy_source], "
+        "generation: {num_beams: 4, length_penalty: 0.6}}",
+        "{stage: evaluate, from: text, prompts: {path: builtin/python-docs, max_length: 8}, "
+        "reward: {name: keyword, words: [list]}, against: model, response_length: 12, temperature: 0.7}",
+    )
     stage: Literal["evaluate"] = "evaluate"
     benchmarks: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
