@@ -204,6 +204,9 @@ class ClassPredictions(LogitPredictions):
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
 
+    def table(self) -> pa.Table:
+        return _decisions_table([self])
+
 
 @dataclass(frozen=True)
 class TextPredictions(SplitPredictions):
@@ -279,12 +282,16 @@ def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [each.table() for each in predicted if not isinstance(each, ClassPredictions)]
-    decided = [each for each in predicted if isinstance(each, ClassPredictions)]
+    decided = [each for each in predicted if isinstance(each, ClassPredictions) and _has_shared_table(each)]
+    tables = [each.table() for each in predicted if not _has_shared_table(each)]
     if decided or not tables:
-        tables.insert(0, _decisions_table(decided))
+        tables.insert(0, _decisions_table(decided))  # together: one regression makes numbers of all labels
     with whole_file(path) as temporary:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
+
+
+def _has_shared_table(predicted: SplitPredictions) -> bool:
+    return type(predicted).table is ClassPredictions.table
 
 
 def _decisions_table(predicted: Sequence[ClassPredictions]) -> pa.Table:
