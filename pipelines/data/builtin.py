@@ -63,10 +63,10 @@ class PythonDocs:
 
     def _rows(self, split: str) -> list[Any]:
         check_split(split, self.splits(), self.describe())
-        known = cast(Literal["train", "validation"], split)
+        stored = cast(Literal["train", "validation"], split)
         if self.name in python_docs_tasks.ROWS:
-            return list(python_docs_tasks.ROWS[self.name](known))
-        return list(python_docs.labelled_rows(known) if self.name == "labelled" else python_docs.text_rows(known))
+            return list(python_docs_tasks.ROWS[self.name](stored))
+        return list(python_docs.labelled_rows(stored) if self.name == "labelled" else python_docs.text_rows(stored))
 
 
 @cache

@@ -78,9 +78,11 @@ def _unfit_source(recipe: Recipe, stage: Stage, earlier: Sequence[Stage], traine
 def _answers_already(named: Stage, stage: Stage) -> bool:
     """Whether a pretrained decoder is asked to go on with prompts, which it can without being trained on a task."""
     objective = getattr(named, "objective", None)
-    asked = getattr(stage, "benchmarks", None) or ()
+    benchmarks = getattr(stage, "benchmarks", None) or ()
     decoder = named.stage == "pretrain" and objective is not None and objective.head.kind == "causal_lm"
-    return decoder and bool(asked) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in asked)
+    return (
+        decoder and bool(benchmarks) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in benchmarks)
+    )
 
 
 def _everything(

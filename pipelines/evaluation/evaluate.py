@@ -253,15 +253,15 @@ class Evaluate(PolicyKeys, Stage):
         for name, reference in zip(self.text_names(context.recipe), self.datasets or (), strict=True):
             started = time.monotonic()
             reader = replace(reader, progress=progress_events(context, name))
-            found = held_out.measured(context, self, reader, reference, ngrams)
+            scores = held_out.measured(context, self, reader, reference, ngrams)
             if context.world.is_main:
-                report.add_text(name, reference, chosen, found, self.stride, started)
+                report.add_text(name, reference, chosen, scores, self.stride, started)
 
     def _ask(self, choice: BenchmarkChoice, task: Task, context: Context) -> Predictions:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
-        answers = evaluation_of(task.kind).ask(asked)
+        request = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
+        answers = evaluation_of(task.kind).ask(request)
         return (
             answers
             if self.mixed_precision == "no"

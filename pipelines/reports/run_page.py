@@ -414,7 +414,7 @@ def readme(run: RunResults) -> str:
         heads = ["benchmark", "model", "metric", "score", "95 %", *(name.replace("_", " ") for name in baselines)]
         text += [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|" + "---:|" * len(baselines)]
         text += [line for each in run.scores for line in _markdown_rows(each, baselines)]
-        text += ["", *(f"- {each.benchmark}: {told}" for each in run.scores if (told := sentence(each))), ""]
+        text += ["", *(f"- {each.benchmark}: {verdict}" for each in run.scores if (verdict := sentence(each))), ""]
     percent = {each.benchmark: [name for name in each.metrics if is_percent(name, each.metrics)] for each in run.scores}
     if listed := ", ".join(f"{benchmark} ({', '.join(names)})" for benchmark, names in percent.items() if names):
         text += [f"Scores of {listed} are 0 – 100, all others fractions.", ""]

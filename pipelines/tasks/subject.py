@@ -125,11 +125,11 @@ class Subject(Block):
         if (
             shape
             and kind.head_kind != "seq2seq_lm"
-            and kind.head_kind not in (known := architecture_fields.heads(shape))
+            and kind.head_kind not in (heads := architecture_fields.heads(shape))
         ):
             yield (
                 ("task",),
-                f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(known)}",
+                f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(heads)}",
             )
 
     def training_content(self, name: str) -> dict[str, str]:
@@ -198,8 +198,8 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
 
 def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
     """The sentence, without its subject, for weights of classes that are too many or too few."""
-    known = ", ".join(names[:20])
-    return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {known}"
+    listed = ", ".join(names[:20])
+    return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {listed}"
 
 
 def auxiliary_lm_issues(subject: Subject, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -122,9 +122,9 @@ class QuestionTask(Task):
         if self.id_column is None:
             return [str(number) for number in index]
         if self.id_column not in data.column_names:
-            found = ", ".join(data.column_names)
+            columns = ", ".join(data.column_names)
             raise DataError(
-                f"{described} has no column '{self.id_column}' for the questions' ids; columns found: {found}"
+                f"{described} has no column '{self.id_column}' for the questions' ids; columns found: {columns}"
             )
         ids = [str(cell) for cell in data[self.id_column][:]]
         if len(set(ids)) < len(ids):

@@ -86,11 +86,11 @@ class Seq2Seq(TaskKind):
         shape = recipe.model.architecture
         if shape is None:
             return
-        if objective.head.kind not in (known := architecture_fields.heads(shape)):
+        if objective.head.kind not in (heads := architecture_fields.heads(shape)):
             yield (
                 ("task",),
                 f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this "
-                f"architecture has {', '.join(known)}",
+                f"architecture has {', '.join(heads)}",
             )
             return
         words = architecture_fields.resolve(shape)
@@ -104,8 +104,8 @@ class Seq2Seq(TaskKind):
 
     @classmethod
     def training_head(cls, subject: Subject, task: Task) -> Head:
-        found: Head = objective_of(subject).head
-        return found
+        head: Head = objective_of(subject).head
+        return head
 
     @classmethod
     def columns_read(cls, task: Task) -> tuple[str, ...]:
