@@ -313,7 +313,7 @@ def whole(config: Config, head: str) -> dict[str, Any]:
     if sentences := contradictions({**DEFAULTS, **config}):
         raise ValueError("\n".join(sentences))
     fields = completed(dict(config))
-    known = HEADS[fields["family"]]
-    if head not in known:
-        raise ValueError(f"head is {head!r}, must be one of: {', '.join(known)}")
+    heads = HEADS[fields["family"]]
+    if head not in heads:
+        raise ValueError(f"head is {head!r}, must be one of: {', '.join(heads)}")
     return fields

@@ -337,9 +337,9 @@ def linear_attention(
 def causal_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Σ_{j ≤ i} (q_i · k_j) v_j for each query i; shapes as above, the queries being the last of the keys' places."""
     batch, heads, length, _ = key.shape
-    asked = query.shape[-2]
+    query_length = query.shape[-2]
     after = -length % CHUNK
-    query = nn.functional.pad(query, (0, 0, length - asked, after))
+    query = nn.functional.pad(query, (0, 0, length - query_length, after))
     chunks = (batch, heads, (length + after) // CHUNK, CHUNK)
     query = query.reshape(*chunks, -1)  # (batch, heads, chunk, place, head_dim)
     key = nn.functional.pad(key, (0, 0, 0, after)).reshape(*chunks, -1)
@@ -348,7 +348,7 @@ def causal_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     sums = key.transpose(-1, -2) @ value  # (batch, heads, chunk, head_dim, head_dim)
     before = sums.cumsum(2) - sums
     total = (within + query @ before).reshape(batch, heads, length + after, -1)
-    return total[:, :, length - asked : length]
+    return total[:, :, length - query_length : length]
 
 
 def eager_attention(
@@ -456,8 +456,8 @@ class FineryAttention(nn.Module):
         if not cache.is_updated.get(self.layer_idx):
             cache.cross_attention_cache.update(*self._keys_and_values(states, None), self.layer_idx)
             cache.is_updated[self.layer_idx] = True
-        kept = cache.cross_attention_cache.layers[self.layer_idx]
-        return kept.keys, kept.values
+        layer = cache.cross_attention_cache.layers[self.layer_idx]
+        return layer.keys, layer.values
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any

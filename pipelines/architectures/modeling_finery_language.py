@@ -235,8 +235,8 @@ class FineryMaskedLanguageModel(FineryPreTrainedModel):
     def _words(self, hidden_states: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Logits and the labels that belong to them: of all places, or of the masked ones if that is configured."""
         if labels is not None and self.config.sparse_prediction:
-            asked = labels != IGNORED  # (batch, query)
-            hidden_states, labels = hidden_states[asked], labels[asked]  # (masked, dim), (masked,)
+            masked = labels != IGNORED  # (batch, query)
+            hidden_states, labels = hidden_states[masked], labels[masked]  # (masked, dim), (masked,)
         return self.lm_head(hidden_states), labels
 
 
@@ -408,8 +408,8 @@ class FineryForCausalLM(FineryPreTrainedModel, FineryGenerationMixin):
             return_dict=True,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        hidden_states = outputs.last_hidden_state[:, kept]
+        slice_indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        hidden_states = outputs.last_hidden_state[:, slice_indices]
         logits = self.lm_head(hidden_states * logit_scale(self.config) if self.config.scale_logits else hidden_states)
         loss = None
         if shift_labels is not None:
