@@ -41,8 +41,8 @@ ConfigIssue = tuple[Position, str]
 class ConfigIssues(ValueError):
     """Several mistakes, each with its place below the value that was checked."""
 
-    def __init__(self, found: Iterable[ConfigIssue]) -> None:
-        self.found = tuple(found)
+    def __init__(self, issues: Iterable[ConfigIssue]) -> None:
+        self.found = tuple(issues)
         super().__init__(
             "; ".join(f"{key_path(place)}: {message}" if place else message for place, message in self.found)
         )

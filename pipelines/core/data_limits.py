@@ -49,13 +49,13 @@ def half_of_memory() -> int:
     """Half of the bytes that this process may use: of the machine, of its control group, or of its own limit."""
     import resource
 
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    found += [soft] if soft != resource.RLIM_INFINITY else []
+    limits += [soft] if soft != resource.RLIM_INFINITY else []
     for place in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
-            found.append(int(Path(place).read_text()))
-    return min(found) // 2
+            limits.append(int(Path(place).read_text()))
+    return min(limits) // 2
 
 
 def most_bytes(file: Path) -> int:
@@ -97,16 +97,16 @@ def parquet_batches(
             if about.schema.column(at).physical_type == "BYTE_ARRAY" and _folded(about, at)
         ]
         names = {at: about.schema.column(at).path for at in folded}
-        kept = {
+        dictionary_columns = {
             at
             for at in folded
             if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))
         }
         source = opened_parquet(
-            file, [names[at] for at in kept if not pa.types.is_dictionary(schema.field(names[at]).type)]
+            file, [names[at] for at in dictionary_columns if not pa.types.is_dictionary(schema.field(names[at]).type)]
         )
         decoded, left = 0, about.num_rows if rows is None else rows
-        size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in kept))
+        size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in dictionary_columns))
         for batch in source.iter_batches(batch_size=max(1, size), columns=None if column is None else [column]):
             if left <= 0:
                 return

@@ -44,11 +44,11 @@ def looks_back_only(words: Mapping[str, object]) -> bool:
     model_type = words.get("model_type", "finery")
     if model_type == "finery":
         return bool(words.get("family", "encoder") == "decoder")
-    known = model_types().get(str(model_type))
-    if known is None:
+    entry = model_types().get(str(model_type))
+    if entry is None:
         return False
     return bool(words.get("is_decoder")) or (
-        "causal_lm" in known.heads and not {"masked_lm", "seq2seq_lm"} & set(known.heads)
+        "causal_lm" in entry.heads and not {"masked_lm", "seq2seq_lm"} & set(entry.heads)
     )
 
 

@@ -44,14 +44,14 @@ class Source:
         """Ids of the stages by position, None where there is none."""
         return stage_ids(self.data)
 
-    def error(self, found: Iterable[ConfigIssue]) -> RecipeError:
+    def error(self, issues: Iterable[ConfigIssue]) -> RecipeError:
         """The mistakes with file, line and key, in the order of the file."""
-        return RecipeError(_in_order(list(found), self))
+        return RecipeError(_in_order(list(issues), self))
 
 
-def _in_order(found: list[ConfigIssue], source: Source) -> list[Mistake]:
+def _in_order(issues: list[ConfigIssue], source: Source) -> list[Mistake]:
     mistakes, ids = [], source.ids
-    for place, message in dict.fromkeys(found):
+    for place, message in dict.fromkeys(issues):
         line = line_of(place, source.lines)
         overridden = any(place[: len(each)] == each for each in source.overridden)
         if not overridden and (inserted := origin(place, source.files)) is not None:
@@ -103,12 +103,13 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
             elif part.isascii() and part.isdigit() and len(part) < 10 and int(part) < len(here):
                 key = int(part)
             else:
-                known = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
+                choices = [each for each in ids if each] if of_stages else [str(n) for n in range(len(here))]
                 raise ConfigIssues(
                     [
                         (
                             (path,),
-                            f"'{part}' is not there to be overridden.{nearest(part, known)} Known: {', '.join(known)}",
+                            f"'{part}' is not there to be overridden.{nearest(part, choices)} "
+                            f"Known: {', '.join(choices)}",
                         )
                     ]
                 )

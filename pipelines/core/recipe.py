@@ -421,11 +421,11 @@ def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True)
 def stage_ids(data: Mapping[str, object]) -> list[str | None]:
     """Ids of the stages by position, None where there is none."""
     stages = data.get("stages")
-    known = [
+    ids = [
         stage.get("id") if isinstance(stage, Mapping) else None
         for stage in (stages if isinstance(stages, tuple | list) else ())
     ]
-    return [each if isinstance(each, str) else None for each in known]
+    return [each if isinstance(each, str) else None for each in ids]
 
 
 def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[ConfigIssue]:

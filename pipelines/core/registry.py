@@ -17,9 +17,9 @@ from typing import Any, Literal
 from pipelines.core.files import configs_folder
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, names: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the closest known name, or nothing."""
-    close = get_close_matches(word, list(known), n=1)
+    close = get_close_matches(word, list(names), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

@@ -45,13 +45,13 @@ class PickReward(Pick):
             }
         PickReward.described = True
         try:
-            found = super().__get_pydantic_json_schema__(schema, handler)
+            json_schema = super().__get_pydantic_json_schema__(schema, handler)
         finally:
             PickReward.described = False
-        for choice in found["anyOf"]:
+        for choice in json_schema["anyOf"]:
             if choice.get("properties", {}).get(self.key) == {"const": MODEL}:
                 choice["required"] = [key for key in choice["required"] if key != self.key]
-        return found
+        return json_schema
 
 
 def reward_reads(reward: Any) -> tuple[str, ...]:
@@ -88,9 +88,9 @@ def unfit_source(source: str, recipe: Recipe, stage_id: str, kinds: Iterable[str
         why = "comes later"
     else:
         why = "is no stage of this recipe"
-    known = (
+    hint = (
         f"Allowed: {', '.join(fit)}"
         if fit
         else f"No earlier stage is of the kind {' or '.join(kinds)}; add one, or name a 'checkpoint'"
     )
-    return f"'{source}' {why}.{nearest(source, fit)} {known}"
+    return f"'{source}' {why}.{nearest(source, fit)} {hint}"

@@ -352,8 +352,8 @@ def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
     for group in study.groups:
         if search.target not in [stage.id for stage in group.cell.recipe.stages]:
             place: Position = ("study", "search", "over", next(iter(search.over)))
-            known = ", ".join(stage.id for stage in group.cell.recipe.stages if stage.trains)
-            issues.append((place, f"'{search.target}' is no stage of every cell; stages that train: {known}"))
+            trained_stages = ", ".join(stage.id for stage in group.cell.recipe.stages if stage.trains)
+            issues.append((place, f"'{search.target}' is no stage of every cell; stages that train: {trained_stages}"))
             continue
         if not study.recipe.stage(search.target).trains:
             issues.append(
