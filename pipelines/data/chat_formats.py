@@ -70,13 +70,13 @@ class Dialogue:
 
 def detect(columns: Sequence[str], first: Mapping[str, object], given: Mapping[str, str]) -> str:
     """The format of rows with these columns. `given` are the format's names for them. Raises Unreadable."""
-    known = {*columns, *given}
+    names = {*columns, *given}
     for name in ("messages", "conversations", "conversation"):
         cell = first.get(given.get(name, name))
-        if name in known and isinstance(cell, list) and cell and isinstance(cell[0], Mapping):
+        if name in names and isinstance(cell, list) and cell and isinstance(cell[0], Mapping):
             return "sharegpt" if "from" in cell[0] else "messages"
     for name, (needed, _) in COLUMNS.items():
-        if set(needed) <= known:
+        if set(needed) <= names:
             return name
     raise Unreadable(no_format(columns, COLUMNS, "{prompt: question, completion: answer}"))
 
@@ -110,17 +110,17 @@ def columns_behind(
     """The column behind each name of a format, those that it must have and those that it may. Raises Unreadable
     where one is missing."""
     needed, optional = roles
-    found = {}
+    column_of = {}
     for role in (*needed, *optional):
         column = given.get(role, role)
         if column in columns:
-            found[role] = column
+            column_of[role] = column
         elif role in needed or role in given:
             raise Unreadable(
                 f"has no column '{column}', which the format {name} reads.{nearest(column, columns)} Columns "
                 f"found: {', '.join(columns)}"
             )
-    return found
+    return column_of
 
 
 def read(name: str, cells: Mapping[str, object]) -> Dialogue:
@@ -162,10 +162,13 @@ def _alpaca(cells: Mapping[str, Any]) -> Dialogue:
     instruction, more = _string(cells, "instruction").strip(), cells.get("input") or ""
     if not isinstance(more, str):
         raise Unreadable(f"holds {_shown(more)} in the column 'input', must be a text")
-    asked: dict[str, Any] = {"role": "user", "content": f"{instruction}\n\n{more}" if more.strip() else instruction}
+    user_message: dict[str, Any] = {
+        "role": "user",
+        "content": f"{instruction}\n\n{more}" if more.strip() else instruction,
+    }
     if more.strip():  # the template `alpaca` shows the two apart, as the paper's prompt does
-        asked |= {"instruction": instruction, "input": more}
-    messages = _opened(cells, [*messages, asked, {"role": "assistant", "content": _string(cells, "output")}])
+        user_message |= {"instruction": instruction, "input": more}
+    messages = _opened(cells, [*messages, user_message, {"role": "assistant", "content": _string(cells, "output")}])
     return _dialogue(messages, [each["role"] == "assistant" for each in messages])
 
 
@@ -205,25 +208,25 @@ def messages_of(column: str, cell: object) -> list[Mapping[str, Any]]:
         raise Unreadable(
             f"holds {_shown(cell)} in the column '{column}', must be a list of messages with role and content"
         )
-    found: list[Mapping[str, Any]] = []
+    messages: list[Mapping[str, Any]] = []
     for message in cell:
         if not isinstance(message, Mapping):
             raise Unreadable(f"holds {_shown(message)} among its messages, must be an object with role and content")
-        said = message.get("role", message.get("from"))
-        role = ROLES.get(str(said).lower())
+        speaker = message.get("role", message.get("from"))
+        role = ROLES.get(str(speaker).lower())
         if role is None:
-            raise Unreadable(f"has a message by {said!r}, must be one of {', '.join(ROLES)}")
+            raise Unreadable(f"has a message by {speaker!r}, must be one of {', '.join(ROLES)}")
         content = message.get("content", message.get("value"))
         calls = message.get("tool_calls")
         if not isinstance(content, str) and not calls:
-            raise Unreadable(f"has a message by {said!r} that holds {_shown(content)}, must be a text")
+            raise Unreadable(f"has a message by {speaker!r} that holds {_shown(content)}, must be a text")
         rest = {
             key: value
             for key, value in message.items()
             if key not in ("role", "from", "content", "value") and value is not None
         }
-        found.append({"role": role, "content": content or "", **rest})
-    return found
+        messages.append({"role": role, "content": content or "", **rest})
+    return messages
 
 
 def _string(cells: Mapping[str, object], column: str) -> str:

@@ -124,9 +124,9 @@ def _known(value: str, info: ValidationInfo) -> str:
         return value
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
     if not place.is_file():
-        known = ", ".join(TEMPLATES)
+        names = ", ".join(TEMPLATES)
         raise ValueError(
-            f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {known}; or name a Jinja "
+            f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {names}; or name a Jinja "
             f"file (looked for {place})"
         )
     problem = _problem(place)
@@ -238,12 +238,12 @@ def render(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, train_on: Tra
     )
     if dialogue.templated:
         text, answers = answer_spans(tokenizer, dialogue.messages)
-        said = [
+        learnt_answers = [
             wanted
             for each, wanted in zip(dialogue.messages, dialogue.learnt, strict=True)
             if each["role"] == "assistant"
         ]
-        spans = [span for span, wanted in zip(answers, said, strict=True) if wanted]
+        spans = [span for span, wanted in zip(answers, learnt_answers, strict=True) if wanted]
     else:
         text, spans = "", []
         for message, wanted in zip(dialogue.messages, dialogue.learnt, strict=True):
@@ -278,14 +278,14 @@ def answer_spans(
             "answer of the assistant, or take them out"
         )
     text = _applied(tokenizer, messages)
-    found = _by_prefixes(tokenizer, messages, text) or _by_stand_ins(tokenizer, messages, text)
-    if found is None:
+    places = _by_prefixes(tokenizer, messages, text) or _by_stand_ins(tokenizer, messages, text)
+    if places is None:
         raise DataError(
             "the chat template changes its words so that the answers cannot be found in its text; put {% "
             "generation %} and "
             "{% endgeneration %} around them in a template of your own, or use train_on: all"
         )
-    return text, found
+    return text, places
 
 
 def _marks_answers(template: object) -> bool:
@@ -342,8 +342,8 @@ def _by_stand_ins(
     place = len(parts[0])
     for (at, _), after, last in zip(marks.items(), parts[1:], [False] * (len(marks) - 1) + [True], strict=True):
         content = str(messages[at]["content"])
-        said = next((each for each in (content, content.strip()) if text.startswith(each + after, place)), None)
-        end = place + len(said) if said is not None else len(text) - len(after) if last else text.find(after, place)
+        answer = next((each for each in (content, content.strip()) if text.startswith(each + after, place)), None)
+        end = place + len(answer) if answer is not None else len(text) - len(after) if last else text.find(after, place)
         if end < place or not text.startswith(after, end) or (last and end + len(after) != len(text)):
             return None
         tail = after if last else _end_of_turn(tokenizer, after)
@@ -354,12 +354,12 @@ def _by_stand_ins(
 
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase, after: str) -> str:
     """What of the text behind an answer belongs to its turn: the token that ends it, if one follows at once."""
-    found = (
+    tokens = (
         token
         for token in sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
         if after.lstrip().startswith(token)
     )
-    token = next(found, "")
+    token = next(tokens, "")
     return after[: after.find(token) + len(token)] if token else ""
 
 

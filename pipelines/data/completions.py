@@ -82,7 +82,7 @@ def encode_completions(
     end, opening = end_of_text(tokenizer), opening_of(tokenizer)
     ids: list[list[int]] = []
     labels: list[list[int]] = []
-    kept: list[int] = []
+    row_numbers: list[int] = []
     sizes: list[int] = []
     left_out: list[int] = []
     truncated = 0
@@ -92,13 +92,13 @@ def encode_completions(
             tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
             truncated += len(tokens) > max_length
             tokens, wanted = tokens[:max_length], wanted[:max_length]
-            asked = [token if learnt else IGNORED for token, learnt in zip(tokens, wanted, strict=True)]
+            row_labels = [token if learnt else IGNORED for token, learnt in zip(tokens, wanted, strict=True)]
             if not any(wanted[1:]):  # nothing stands before a first token that could name it
                 left_out.append(index[place])
                 continue
             ids.append(tokens)
-            labels.append(asked)
-            kept.append(index[place])
+            labels.append(row_labels)
+            row_numbers.append(index[place])
             sizes.append(row.size_within(max_length))
     if not ids and len(dialogues):
         raise DataError(
@@ -106,7 +106,7 @@ def encode_completions(
             "the prompt; raise max_length"
         )
     lengths = np.fromiter((len(each) for each in ids), dtype=np.int64, count=len(ids))
-    return Completions(ids, labels, kept, lengths, np.asarray(sizes, dtype=np.int64), truncated, tuple(left_out))
+    return Completions(ids, labels, row_numbers, lengths, np.asarray(sizes, dtype=np.int64), truncated, tuple(left_out))
 
 
 def ended(
@@ -194,10 +194,10 @@ def _cut_first(
     """The tokens of a text that is cut where answers begin, their places in the text, and the first token of each
     answer."""
     cuts = [0, *(begin for begin, _ in text.spans), len(text.text)]
-    found, places = _encoded(tokenizer, [text.text[low:high] for low, high in pairwise(cuts)])
-    ids = [token for part in found for token in part]
+    parts, places = _encoded(tokenizer, [text.text[low:high] for low, high in pairwise(cuts)])
+    ids = [token for part in parts for token in part]
     offsets = [(low + begin, low + end) for low, part in zip(cuts, places, strict=False) for begin, end in part]
-    counts = np.cumsum([len(part) for part in found])
+    counts = np.cumsum([len(part) for part in parts])
     return ids, offsets, [int(count) for count in counts[: len(text.spans)]]
 
 
@@ -221,15 +221,15 @@ def _encoded(
 
 def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """What fills a batch: padding, or, as it is told by its place, the end of texts. Raises ModelError."""
-    found = next(
+    token = next(
         (each for each in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.sep_token_id) if each is not None),
         None,
     )
-    if found is None:
+    if token is None:
         raise ModelError(
             "the tokenizer has neither a padding nor an eos token, which batches of unequal length need; set pad_token"
         )
-    return int(found)
+    return int(token)
 
 
 @dataclass(frozen=True)
@@ -266,23 +266,23 @@ def parted(
     An answer that stopped before its end has none behind it, unless `always_ended`.
     """
     end, opening = end_of_text(tokenizer), opening_of(tokenizer)
-    found = []
+    pairs = []
     for start in range(0, len(dialogues), CHUNK):
         part = dialogues[start : start + CHUNK]
         texts = [render(tokenizer, each) for each in part]
-        for said, row in zip(part, tokenised(tokenizer, texts, opening), strict=True):
+        for dialogue, row in zip(part, tokenised(tokenizer, texts, opening), strict=True):
             tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
             first = next((at for at, learnt in enumerate(wanted) if learnt), len(tokens))
             past = next((at for at in range(len(tokens), first, -1) if wanted[at - 1]), first)
             answer = tokens[first:past]
-            found.append((tokens[:first], answer if always_ended else unended(answer, said, (end, *stops))))
-    return found
+            pairs.append((tokens[:first], answer if always_ended else unended(answer, dialogue, (end, *stops))))
+    return pairs
 
 
-def unended(answer: list[int], said: Dialogue, ends: Collection[int]) -> list[int]:
-    """The tokens of the last answer of `said`, without the end of a text behind them where the answer stopped
+def unended(answer: list[int], dialogue: Dialogue, ends: Collection[int]) -> list[int]:
+    """The tokens of the last answer of `dialogue`, without the end of a text behind them where the answer stopped
     before its own."""
-    return answer[:-1] if said.cut and answer and answer[-1] in ends else answer
+    return answer[:-1] if dialogue.cut and answer and answer[-1] in ends else answer
 
 
 def prompt_room(answer: int, max_length: int, max_prompt_length: int | None) -> int:

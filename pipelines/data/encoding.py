@@ -223,7 +223,7 @@ def encode_texts(
                 verbose=False,
             )
             full = [
-                row for row, found in enumerate(batch["input_ids"]) if len(found) == max_length
+                row for row, tokens in enumerate(batch["input_ids"]) if len(tokens) == max_length
             ]  # only these can be cut
             cut += [
                 start + full[place]
@@ -242,7 +242,7 @@ def _longer(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: in
     uncut = tokenizer(**{role: texts}, truncation=False, padding=False, return_attention_mask=False, verbose=False)[
         "input_ids"
     ]
-    return [place for place, found in enumerate(uncut) if len(found) > max_length]
+    return [place for place, tokens in enumerate(uncut) if len(tokens) > max_length]
 
 
 def check_offsets(tokenizer: PreTrainedTokenizerBase) -> None:

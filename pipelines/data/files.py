@@ -123,7 +123,7 @@ def _declared_default(folder: Path) -> bool:
 
 
 def _declared(folder: Path) -> dict[str, Splits]:
-    found: dict[str, Splits] = {}
+    configs: dict[str, Splits] = {}
     entries = _entries(folder)
     for entry in sorted(entries, key=lambda each: (not each.get("default"), each.get("config_name") != DEFAULT)):
         splits: Splits = {}
@@ -132,8 +132,8 @@ def _declared(folder: Path) -> dict[str, Splits]:
             if inside := tuple(file for file in paths if file.suffix.lower() in READERS):
                 splits[split] = inside
         if splits:
-            found[str(entry.get("config_name", DEFAULT))] = splits
-    return found
+            configs[str(entry.get("config_name", DEFAULT))] = splits
+    return configs
 
 
 def _patterns(data_files: object) -> Iterator[tuple[str, list[str]]]:

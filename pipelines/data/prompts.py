@@ -113,7 +113,7 @@ class Prompts(Block):
             chat_templates.adopt(tokenizer, self.chat_template)
         plain = column in (self.text, "text")
         index: list[int] = []
-        asked: list[Dialogue | None] = []
+        dialogues: list[Dialogue | None] = []
         texts: list[str] = []
         for number, cell, system in rows:
             if _empty(cell):
@@ -124,17 +124,17 @@ class Prompts(Block):
             index.append(number)
             if dialogue is not None and tokenizer.chat_template:
                 dialogue = dialogue.in_turns()
-            asked.append(dialogue)
+            dialogues.append(dialogue)
             texts.append(cell if dialogue is None else prompt_of(tokenizer, dialogue))
         if not texts:
             raise DataError(f"{described} has no prompt in the column '{column}': all its cells are empty")
-        return self._encoded(tokenizer, index, asked, texts, encoder_decoder, described)
+        return self._encoded(tokenizer, index, dialogues, texts, encoder_decoder, described)
 
     def _encoded(
         self,
         tokenizer: PreTrainedTokenizerBase,
         index: list[int],
-        asked: list[Dialogue | None],
+        dialogues: list[Dialogue | None],
         texts: list[str],
         encoder_decoder: bool,
         described: str,
@@ -142,11 +142,13 @@ class Prompts(Block):
         """Ids and readable texts, within the limits."""
         ids: list[list[int]] = []
         shown: list[PromptText] = []
-        kept: list[int] = []
+        row_numbers: list[int] = []
         left_out: list[int] = []
         truncated = 0
-        for place, (tokens, end, cut) in enumerate(_tokens(tokenizer, texts, asked, self.max_length, encoder_decoder)):
-            dialogue = asked[place]
+        for place, (tokens, end, cut) in enumerate(
+            _tokens(tokenizer, texts, dialogues, self.max_length, encoder_decoder)
+        ):
+            dialogue = dialogues[place]
             if dialogue is None and tokens:
                 truncated += cut
                 prompt = PromptText(texts[place][:end])
@@ -157,13 +159,13 @@ class Prompts(Block):
                 prompt = PromptText(dialogue.prompt, dialogue.messages[:-1] if dialogue.templated else ())
             ids.append(tokens)
             shown.append(prompt)
-            kept.append(index[place])
+            row_numbers.append(index[place])
         if not ids:
             raise DataError(
                 f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; "
                 "raise max_length"
             )
-        return PromptRows(ids, shown, kept, truncated, tuple(left_out))
+        return PromptRows(ids, shown, row_numbers, truncated, tuple(left_out))
 
     def _source(self) -> DataSource:
         return find(self.path, self.name)
@@ -189,7 +191,7 @@ class Prompts(Block):
 def _tokens(
     tokenizer: PreTrainedTokenizerBase,
     texts: list[str],
-    asked: Sequence[Dialogue | None],
+    dialogues: Sequence[Dialogue | None],
     limit: int | None,
     encoder_decoder: bool,
 ) -> list[tuple[list[int], int, bool]]:
@@ -198,10 +200,10 @@ def _tokens(
     from pipelines.data.encoding import CHUNK, settings_kept
 
     opening = [] if encoder_decoder else opening_of(tokenizer)
-    found: list[tuple[list[int], int, bool]] = []
+    encoded: list[tuple[list[int], int, bool]] = []
     with settings_kept(tokenizer):
         for start in range(0, len(texts), CHUNK):
-            chunk = asked[start : start + CHUNK]
+            chunk = dialogues[start : start + CHUNK]
             limits = [limit or (PLAIN if dialogue is None else ASKED) for dialogue in chunk]
             for row, (ids, places) in enumerate(_ids(tokenizer, texts[start : start + CHUNK], limits, encoder_decoder)):
                 dialogue = chunk[row]
@@ -210,9 +212,9 @@ def _tokens(
                 room = max(0, limits[row] - len(lead) - behind)
                 body = len(ids) - behind
                 cut = body > room
-                kept = [*ids[:room], *ids[body:]] if cut else ids
-                found.append(([*lead, *kept], max((end for _, end in places[: min(room, body)]), default=0), cut))
-    return found
+                tokens = [*ids[:room], *ids[body:]] if cut else ids
+                encoded.append(([*lead, *tokens], max((end for _, end in places[: min(room, body)]), default=0), cut))
+    return encoded
 
 
 def _ids(
@@ -221,13 +223,13 @@ def _ids(
     """(ids, their places in the text) of each text; of much longer ones than its limit, only of a beginning that
     exceeds it."""
     heads = [text[: REACH * limit + REACH * SPARE] for text, limit in zip(texts, limits, strict=True)]
-    found = _whole(tokenizer, heads, special)
+    encoded = _whole(tokenizer, heads, special)
     short = [
-        at for at, (ids, _) in enumerate(found) if len(heads[at]) < len(texts[at]) and len(ids) < limits[at] + SPARE
+        at for at, (ids, _) in enumerate(encoded) if len(heads[at]) < len(texts[at]) and len(ids) < limits[at] + SPARE
     ]
     for at, whole in zip(short, _whole(tokenizer, [texts[at] for at in short], special), strict=True):
-        found[at] = whole
-    return found
+        encoded[at] = whole
+    return encoded
 
 
 def _whole(
@@ -260,8 +262,8 @@ def _dialogue(cell: object, described: str, number: int, column: str, system: ob
     """What is asked, with an empty answer behind it. Raises DataError."""
     cells = {"prompt": cell, "completion": "", "system": system}
     try:
-        said = chat_formats.read("prompt_completion", cells)
-        before = list(said.messages[:-1])
+        dialogue = chat_formats.read("prompt_completion", cells)
+        before = list(dialogue.messages[:-1])
         while before and before[-1]["role"] == "assistant":  # the answer of the data set
             before.pop()
         if not before:
@@ -269,7 +271,7 @@ def _dialogue(cell: object, described: str, number: int, column: str, system: ob
     except Unreadable as problem:
         sentence = str(problem).replace("the column 'prompt'", f"the column '{column}'")
         raise DataError(f"{described} row {number + 1}, {sentence}") from None
-    return Dialogue((*before, said.messages[-1]), (*[False] * len(before), True), said.templated)
+    return Dialogue((*before, dialogue.messages[-1]), (*[False] * len(before), True), dialogue.templated)
 
 
 def _words(cell: object, described: str, number: int, column: str, system: object) -> str:

@@ -145,8 +145,8 @@ def _source_files(library: Path, name: str) -> list[Path]:
     module = library / f"{name}.py"
     if module.is_file():
         return [module]
-    found = (library / name).rglob("*.py")
-    return sorted(path for path in found if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(library).parts))
+    paths = (library / name).rglob("*.py")
+    return sorted(path for path in paths if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(library).parts))
 
 
 def _docstrings(path: Path) -> Iterator[str]:
@@ -164,14 +164,14 @@ def _docstrings(path: Path) -> Iterator[str]:
 @cache
 def _paragraphs() -> dict[Split, list[tuple[str, str]]]:
     """Per split, (source, paragraph); a paragraph that several documents share stays with the first of them."""
-    found: dict[Split, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    paragraphs: dict[Split, list[tuple[str, str]]] = {split: [] for split in SPLITS}
     seen: set[str] = set()
     for document in documents():
         for paragraph in _prose(document.text):
             if paragraph not in seen:
                 seen.add(paragraph)
-                found[_split_of(document.source)].append((document.source, paragraph))
-    return found
+                paragraphs[_split_of(document.source)].append((document.source, paragraph))
+    return paragraphs
 
 
 def _split_of(source: str) -> Split:
@@ -196,15 +196,15 @@ def _prose(text: str) -> Iterator[str]:
 @cache
 def _sentences(split: Split) -> dict[str, str]:
     """Sentence to source. A validation sentence that also stands in a training document is dropped."""
-    found: dict[str, str] = {}
+    source_of: dict[str, str] = {}
     keys = set() if split == "train" else {_key(sentence) for sentence in _sentences("train")}
     for source, paragraph in _paragraphs()[split]:
         for sentence in _SENTENCE_BREAK.split(paragraph):
             key = _key(sentence)
             if key not in keys and _is_plain(sentence):
                 keys.add(key)
-                found[sentence] = source
-    return found
+                source_of[sentence] = source
+    return source_of
 
 
 def _key(sentence: str) -> str:
@@ -272,15 +272,15 @@ def question_rows(split: Split) -> list[dict[str, Any]]:
         if len(words) < ASKED + count:
             continue
         begin = generator.randint(0, len(words) - ASKED - count)
-        asked = " ".join(words[begin : begin + ASKED])
-        if context.count(asked) != 1:  # what follows it must be one thing
+        quote = " ".join(words[begin : begin + ASKED])
+        if context.count(quote) != 1:  # what follows it must be one thing
             continue
         answer = " ".join(words[begin + ASKED : begin + ASKED + count])
         start = len(" ".join(words[: begin + ASKED])) + 1
         rows.append(
             {
                 "id": f"{split}-{number}",
-                "question": f"What follows {asked}?",
+                "question": f"What follows {quote}?",
                 "context": context,
                 "answers": {"text": [answer], "answer_start": [start]},
             }

@@ -76,8 +76,8 @@ def settings_in(folder: Path | str) -> RewardSettings | None:
     if not path.is_file():
         return None
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return RewardSettings(RewardInputFormat(**said["reading"]), float(said["mean"]), float(said["std"]))
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        return RewardSettings(RewardInputFormat(**settings["reading"]), float(settings["mean"]), float(settings["std"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"'{path}' is not what a reward stage writes ({error}); train the reward model again, or remove the file"
@@ -117,8 +117,8 @@ def _as_text(
     ids: list[list[int]] = []
     cut: list[bool] = []
     for prompt, answer in parted(tokenizer, dialogues, stops, always_ended=True):
-        kept = shortened(prompt, prompt_room(len(answer), reading.max_length, reading.max_prompt_length), opening)
-        ids.append([*kept, *answer[: reading.max_length - len(kept)]])
+        prompt_ids = shortened(prompt, prompt_room(len(answer), reading.max_length, reading.max_prompt_length), opening)
+        ids.append([*prompt_ids, *answer[: reading.max_length - len(prompt_ids)]])
         cut.append(len(ids[-1]) < len(prompt) + len(answer))
     return ids, None, cut
 
@@ -136,18 +136,18 @@ def _as_pair(
     types: list[list[int]] = []
     cut: list[bool] = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        kept = shortened(prompt, prompt_room(len(answer), room, reading.max_prompt_length))
-        said = answer[: room - len(kept)]
-        cut.append(len(kept) + len(said) < len(prompt) + len(answer))
-        ids.append([*frame.before, *kept, *frame.between, *said, *frame.after])
-        types.append(frame.types(len(kept), len(said)))
+        prompt_ids = shortened(prompt, prompt_room(len(answer), room, reading.max_prompt_length))
+        answer_ids = answer[: room - len(prompt_ids)]
+        cut.append(len(prompt_ids) + len(answer_ids) < len(prompt) + len(answer))
+        ids.append([*frame.before, *prompt_ids, *frame.between, *answer_ids, *frame.after])
+        types.append(frame.types(len(prompt_ids), len(answer_ids)))
     return ids, types if frame.segments else None, cut
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    found: list[list[int]] = []
+    ids: list[list[int]] = []
     for start in range(0, len(texts), CHUNK):
-        found += tokenizer(
+        ids += tokenizer(
             list(texts[start : start + CHUNK]),
             add_special_tokens=False,
             truncation=False,
@@ -156,7 +156,7 @@ def _plain(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
             return_token_type_ids=False,
             verbose=False,
         )["input_ids"]
-    return found
+    return ids
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ def prompt_rows(prompts: Prompts) -> int | None:
         total = source_rows(find(prompts.path, prompts.name), prompts.split)
     except DataError:
         return None
-    known = [rows for rows in (total, prompts.max_samples) if rows is not None]
-    return min(known, default=None)
+    counts = [rows for rows in (total, prompts.max_samples) if rows is not None]
+    return min(counts, default=None)
 
 
 def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:

@@ -140,7 +140,7 @@ def _shortened(corpus: Corpus, most: int) -> tuple[Offsets, Offsets]:
 
 def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, Offsets, Offsets]:
     """First sentence, one past the last, and document of every span, filled one after another."""
-    found: list[tuple[int, int, int]] = []
+    spans: list[tuple[int, int, int]] = []
     fits = np.searchsorted(bounds, bounds + length, side="right") - 1  # where a span from each sentence must end
     reach, ends = fits.tolist(), documents.tolist()
     for document in range(len(ends) - 1):
@@ -148,9 +148,9 @@ def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, O
         while start < end:
             stop = min(reach[start], end)
             if stop - start > 1:
-                found.append((start, stop, document))
+                spans.append((start, stop, document))
             start = stop
-    first, last, document_of = np.asarray(found, dtype=np.int64).reshape(-1, 3).T
+    first, last, document_of = np.asarray(spans, dtype=np.int64).reshape(-1, 3).T
     return first, last, document_of
 
 

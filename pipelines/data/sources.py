@@ -61,12 +61,13 @@ def check_split(split: str, splits: list[str], described: str) -> None:
         raise DataError(f"{described} has no split '{split}'.{hint} Splits found: {', '.join(splits)}")
 
 
-def check_columns(columns: tuple[str, ...], found: list[str], described: str) -> None:
-    """Raise DataError when one of `columns` is not among those `found`."""
+def check_columns(columns: tuple[str, ...], available: list[str], described: str) -> None:
+    """Raise DataError when one of `columns` is not among those that are `available`."""
     for column in columns:
-        if column not in found:
+        if column not in available:
             raise DataError(
-                f"{described} has no column '{column}'.{nearest(column, found)} Columns found: {', '.join(found)}"
+                f"{described} has no column '{column}'.{nearest(column, available)} Columns found: "
+                f"{', '.join(available)}"
             )
 
 

@@ -107,7 +107,7 @@ def mistakes(task: object, stage: Stage, recipe: Recipe) -> Iterable[ConfigIssue
     before = recipe.stages[: recipe.stages.index(stage)]
     fit = [each.id for each in before if getattr(each, "revise", None) is not None]
     if named not in fit:
-        known = (
+        hint = (
             f"Allowed: {', '.join(fit)}" if fit else "None does: add {stage: feedback, revise: true, …} before this one"
         )
-        yield ("task", "train"), f"'{named}' is no earlier stage that writes revisions.{nearest(named, fit)} {known}"
+        yield ("task", "train"), f"'{named}' is no earlier stage that writes revisions.{nearest(named, fit)} {hint}"

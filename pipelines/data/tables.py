@@ -111,14 +111,14 @@ def read_texts(files: Sequence[Path], column: str, texts: int) -> Dataset | None
 
     if any(file.suffix != ".parquet" or column not in opened_parquet(file).schema_arrow.names for file in files):
         return None
-    found, left = [], texts
+    batches, left = [], texts
     for file in files:
         for batch in parquet_batches(file, column=column, at_once=min(texts, FEW_ROWS)):
-            found.append(batch)
+            batches.append(batch)
             left -= sum(1 for cell in batch.column(0).to_pylist() if not isinstance(cell, str) or cell.strip())
             if left <= 0:
-                return Dataset(pa.Table.from_batches(found))
-    return Dataset(pa.Table.from_batches(found)) if found else None
+                return Dataset(pa.Table.from_batches(batches))
+    return Dataset(pa.Table.from_batches(batches)) if batches else None
 
 
 def _parquet(file: Path) -> pa.Table:
@@ -231,14 +231,14 @@ def _objects(file: Path, rows: Iterator[dict[str, object]]) -> pa.Table:
 
     tables = []
     start = 0
-    known: set[str] = set()
+    all_names: set[str] = set()
     for chunk in _chunks(rows):
         names = list(dict.fromkeys(name for row in chunk for name in row))
-        known.update(names)
-        if len(known) > MOST_NAMES:
+        all_names.update(names)
+        if len(all_names) > MOST_NAMES:
             raise DataError(
-                f"{file} has {len(known):,} different names in its objects, at most {MOST_NAMES:,} are allowed; each "
-                "is a column with a cell in every row"
+                f"{file} has {len(all_names):,} different names in its objects, at most {MOST_NAMES:,} are allowed; "
+                "each is a column with a cell in every row"
             )
         columns = []
         for name in names:

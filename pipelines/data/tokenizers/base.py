@@ -116,9 +116,9 @@ def refuse_small_vocabulary(vocab_size: int, smallest: int, why: str, extra: Seq
         )
 
 
-def refuse_no_text(found: int) -> None:
+def refuse_no_text(count: int) -> None:
     """Raise DataError when there was nothing to learn from."""
-    if found == 0:
+    if count == 0:
         raise DataError("the text to train the tokenizer on is empty; give a data set with text in it")
 
 
@@ -166,5 +166,5 @@ def frequent_letters(words: Counter[str], limit: int, ready: Sequence[str] = (SP
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    known = [*ready, *sorted(counts.keys() - set(ready), key=lambda letter: (-counts[letter], letter))]
-    return sorted(known[: max(limit, len(ready))])
+    letters = [*ready, *sorted(counts.keys() - set(ready), key=lambda letter: (-counts[letter], letter))]
+    return sorted(letters[: max(limit, len(ready))])

@@ -94,9 +94,9 @@ def learn(
     there."""
     import numpy as np
 
-    known = sorted(words)
-    counts = np.asarray([words[word] for word in known], dtype=np.int64)
-    text, counts, heads, tails = _strings(known, counts, letters)
+    sorted_words = sorted(words)
+    counts = np.asarray([words[word] for word in sorted_words], dtype=np.int64)
+    text, counts, heads, tails = _strings(sorted_words, counts, letters)
     lattice, candidates, frequencies = _candidates(text, counts, heads, tails, letters, size * CANDIDATES, longest)
     names = [_name(text, start, end) for start, end in candidates]
     single = np.asarray([len(name) == 1 for name in names])
@@ -109,7 +109,7 @@ def learn(
         if alive.sum() <= size * OVERHANG:
             break
         wanted = max(int(size * OVERHANG), int(alive.sum() * shrink))
-        kept = _without_the_useless(
+        survivors = _without_the_useless(
             lattice.only(alive[lattice.pieces]),
             spelled.only(alive[spelled.pieces]),
             counts,
@@ -118,28 +118,28 @@ def learn(
             scores,
             wanted,
         )
-        if kept.sum() == alive.sum():
+        if survivors.sum() == alive.sum():
             break
-        alive = kept
+        alive = survivors
     order = sorted(np.flatnonzero(alive).tolist(), key=lambda piece: (not single[piece], -scores[piece], names[piece]))
     lowest = scores[alive].min()
-    found = {names[piece]: float(scores[piece]) for piece in order[:size]}
-    found |= {letter: float(lowest) for letter in letters if letter not in found}
-    rounded = [(name, round(score, DIGITS)) for name, score in found.items()]
+    pieces = {names[piece]: float(scores[piece]) for piece in order[:size]}
+    pieces |= {letter: float(lowest) for letter in letters if letter not in pieces}
+    rounded = [(name, round(score, DIGITS)) for name, score in pieces.items()]
     return sorted(rounded, key=lambda entry: (-entry[1], entry[0]))[:size]
 
 
-def _strings(known: Sequence[str], counts: Ints, letters: Sequence[str]) -> tuple[Ints, Ints, Ints, Ints]:
+def _strings(words: Sequence[str], counts: Ints, letters: Sequence[str]) -> tuple[Ints, Ints, Ints, Ints]:
     """The code points of all words, how often each word occurs, and the gaps before and after it.
 
     Words are cut at letters that are not kept. Between two words lies a gap of its own, so that none touches the next.
     """
     import numpy as np
 
-    joined = "\n".join(known)  # sorts below every letter that is kept inside words; line breaks are cut out below
+    joined = "\n".join(words)  # sorts below every letter that is kept inside words; line breaks are cut out below
     points = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.int64)
-    lengths = np.asarray([len(word) for word in known], dtype=np.int64)
-    owner = np.repeat(np.arange(len(known)), lengths + 1)[: len(points)]
+    lengths = np.asarray([len(word) for word in words], dtype=np.int64)
+    owner = np.repeat(np.arange(len(words)), lengths + 1)[: len(points)]
     begins = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
     between = np.zeros(len(points), dtype=np.bool_)
     between[begins[1:] - 1] = True
@@ -170,28 +170,28 @@ def _candidates(
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + heads[word]
     weight, room = counts[word], tails[word] - place
     number = np.unique(text[place], return_inverse=True)[1]
-    found: list[tuple[Ints, Ints, Ints, Ints]] = []
+    by_length: list[tuple[Ints, Ints, Ints, Ints]] = []
     for length in range(1, longest + 1):
         first = np.unique(number, return_index=True)[1]
         occurs = np.bincount(number, weights=weight, minlength=len(first)).astype(np.int64)
-        found.append((place, number, occurs, first))
+        by_length.append((place, number, occurs, first))
         again = (occurs[number] > 1) & (room > length)
         place, number, weight, room = place[again], number[again], weight[again], room[again]
         if not len(place):
             break
         keys = number * (int(text.max()) + 1) + text[place + length]
         number = np.unique(keys, return_inverse=True)[1]
-    worth = np.concatenate([occurs * length for length, (_, _, occurs, _) in enumerate(found, start=1)])
-    size = np.concatenate([np.full(len(each[2]), length) for length, each in enumerate(found, start=1)])
-    occurs = np.concatenate([each[2] for each in found])
-    begins = np.concatenate([each[0][each[3]] for each in found])
+    worth = np.concatenate([occurs * length for length, (_, _, occurs, _) in enumerate(by_length, start=1)])
+    size = np.concatenate([np.full(len(each[2]), length) for length, each in enumerate(by_length, start=1)])
+    occurs = np.concatenate([each[2] for each in by_length])
+    begins = np.concatenate([each[0][each[3]] for each in by_length])
     eligible = np.flatnonzero((size > 1) & (occurs > 1))
     best = eligible[np.lexsort((eligible, -worth[eligible]))][: max(0, most - len(letters))]
     chosen = np.concatenate([np.flatnonzero(size == 1), np.sort(best)])
     new = np.full(len(size), -1)
     new[chosen] = np.arange(len(chosen))
     offset, starts, ends, pieces = 0, [], [], []
-    for length, (place, number, each, _) in enumerate(found, start=1):
+    for length, (place, number, each, _) in enumerate(by_length, start=1):
         piece = new[number + offset]
         offset += len(each)
         starts.append(place[piece >= 0])
@@ -246,12 +246,12 @@ def _steps(lattice: Lattice) -> list[tuple[slice, Ints, Ints]]:
         return []
     distance = lattice.ends - lattice.heads[lattice.owner]
     borders = np.concatenate([[0], np.flatnonzero(np.diff(distance)) + 1, [len(distance)]])
-    found = []
+    steps = []
     for low, high in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
         ends = lattice.ends[low:high]
         groups = np.concatenate([[0], np.flatnonzero(np.diff(ends)) + 1])
-        found.append((slice(low, high), groups, ends[groups]))
-    return found
+        steps.append((slice(low, high), groups, ends[groups]))
+    return steps
 
 
 def _sums(lattice: Lattice, scores: Floats) -> Floats:
@@ -310,9 +310,9 @@ def _estimate(
     expected = _expected(lattice, counts, scores)
     alive = alive & (single | (expected >= EXPECTED))
     expected = np.where(alive, np.maximum(expected, EXPECTED), 0.0)
-    found = np.full(len(scores), -np.inf)
-    found[alive] = digamma(expected[alive]) - digamma(expected.sum())
-    return alive, found
+    new_scores = np.full(len(scores), -np.inf)
+    new_scores[alive] = digamma(expected[alive]) - digamma(expected.sum())
+    return alive, new_scores
 
 
 def _best(lattice: Lattice, scores: Floats) -> tuple[Floats, Ints]:
@@ -341,17 +341,17 @@ def _spelled(lattice: Lattice, through: Ints) -> tuple[Ints, Ints]:
 
     strings = np.flatnonzero(through[lattice.tails] >= 0)
     gaps = lattice.tails[strings]
-    found: list[tuple[Ints, Ints]] = []
+    pairs: list[tuple[Ints, Ints]] = []
     while len(strings):
         edge = through[gaps]
-        found.append((strings, lattice.pieces[edge]))
+        pairs.append((strings, lattice.pieces[edge]))
         gaps = lattice.starts[edge]
         going = gaps > lattice.heads[strings]
         strings, gaps = strings[going], gaps[going]
     empty = np.empty(0, dtype=np.int64)
     return (
-        np.concatenate([each[0] for each in found] or [empty]),
-        np.concatenate([each[1] for each in found] or [empty]),
+        np.concatenate([each[0] for each in pairs] or [empty]),
+        np.concatenate([each[1] for each in pairs] or [empty]),
     )
 
 
@@ -386,9 +386,9 @@ def _without_the_useless(
     must_stay = alive & (single | ~np.isfinite(second))
     may_stay = np.flatnonzero(alive & ~must_stay & (scores >= second) & (used > 0))
     best = may_stay[np.lexsort((may_stay, -loss[may_stay]))][: max(0, wanted - int(must_stay.sum()))]
-    kept = must_stay.copy()
-    kept[best] = True
-    return kept
+    survivors = must_stay.copy()
+    survivors[best] = True
+    return survivors
 
 
 class Unigram(Block):

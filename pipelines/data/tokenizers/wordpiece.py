@@ -98,9 +98,9 @@ class WordPiece(Block):
         for character, count in raw.items():  # cleaning works letter by letter, so each different one is cleaned once
             for letter in tokenizer.normalizer.normalize_str(character):
                 counts[letter] += count
-        found = (letter for letter in counts if not letter.isspace())
-        known = sorted(found, key=lambda letter: (-counts[letter], letter))
-        return sorted(known[: self.limit_alphabet])
+        letters = (letter for letter in counts if not letter.isspace())
+        ranked = sorted(letters, key=lambda letter: (-counts[letter], letter))
+        return sorted(ranked[: self.limit_alphabet])
 
 
 def _continues(tokenizer: Tokenizer, letter: str) -> bool:
