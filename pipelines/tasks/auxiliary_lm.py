@@ -72,9 +72,9 @@ def with_language_loss(loss: Loss) -> Loss:
         inputs = dict(inputs)
         labels = inputs.pop("lm_labels")
         bare = without_wrappers(model)
-        with kept(bare.base_model) as said:
+        with kept(bare.base_model) as states:
             task, outputs = loss(model, inputs)
-        hidden = said[0][labels != IGNORED]  # (tokens, dim)
+        hidden = states[0][labels != IGNORED]  # (tokens, dim)
         logits = getattr(bare, HEAD)(hidden, bare.get_input_embeddings().weight)
         language = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
         return torch.stack([task, language]), outputs
@@ -85,10 +85,10 @@ def with_language_loss(loss: Loss) -> Loss:
 @contextmanager
 def kept(body: Any) -> Iterator[list[Tensor]]:
     """What the body says inside the `with` block (batch, length, dim), as the only entry of a list."""
-    said: list[Tensor] = []
-    hook = body.register_forward_hook(lambda module, arguments, output: said.append(output[0]))
+    states: list[Tensor] = []
+    hook = body.register_forward_hook(lambda module, arguments, output: states.append(output[0]))
     try:
-        yield said
+        yield states
     finally:
         hook.remove()
 

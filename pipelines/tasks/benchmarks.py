@@ -62,8 +62,8 @@ def read(name: str) -> Task:
     if benchmark.splits is not None:
         place = task.places["train"]
         changes["places"] = {split: SplitLocation(place.path, place.name, split) for split in benchmark.splits}
-    known = {field.name for field in fields(task)}
-    return replace(task, definition=definition, **{key: value for key, value in changes.items() if key in known})
+    names = {field.name for field in fields(task)}
+    return replace(task, definition=definition, **{key: value for key, value in changes.items() if key in names})
 
 
 def read_file(path: str) -> TaskKind:
@@ -80,9 +80,11 @@ def read_file(path: str) -> TaskKind:
             block: TaskKind = TASK_KINDS.load(kind).model_validate(file.task, context={"folder": Path.cwd()})
             return block
         except (ValidationError, ConfigIssues) as error:
-            found = flatten(error) if isinstance(error, ValidationError) else error.found
+            config_issues = flatten(error) if isinstance(error, ValidationError) else error.found
         lines = file.lines
-        raise RecipeError([Mistake(key_path(place), text, path, line_of(place, lines) or 1) for place, text in found])
+        raise RecipeError(
+            [Mistake(key_path(place), text, path, line_of(place, lines) or 1) for place, text in config_issues]
+        )
     raise RecipeError([Mistake(key_path(place), message) for place, message in issues])
 
 

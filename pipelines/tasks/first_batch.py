@@ -94,13 +94,13 @@ def summary(lengths: Any) -> dict[str, float]:
 
 def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], learnt: Sequence[bool]) -> list[tuple[str, bool]]:
     """The text of the tokens in runs that are learnt, or are not."""
-    found: list[tuple[str, bool]] = []
+    runs: list[tuple[str, bool]] = []
     start = 0
     for place in range(1, len(ids) + 1):
         if place == len(ids) or learnt[place] != learnt[start]:
-            found.append((tokenizer.decode(list(ids[start:place]), skip_special_tokens=False), bool(learnt[start])))
+            runs.append((tokenizer.decode(list(ids[start:place]), skip_special_tokens=False), bool(learnt[start])))
             start = place
-    return found
+    return runs
 
 
 def tell(context: Context, look: Look) -> None:
@@ -190,10 +190,10 @@ def _template_doubts(tokenizer: PreTrainedTokenizerBase, dialogues: Sequence[Dia
 
 def _asks_otherwise(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> bool:
     try:
-        asked, shown = prompt_of(tokenizer, dialogue), render(tokenizer, dialogue)
+        prompt, shown = prompt_of(tokenizer, dialogue), render(tokenizer, dialogue)
     except DataError:
         return True
-    return not shown.text.startswith(asked)
+    return not shown.text.startswith(prompt)
 
 
 SIDES = ("chosen", "rejected")

@@ -106,11 +106,12 @@ class AsText:
             )
         ids = {name: position for position, name in enumerate(self.task.head.labels)}
         labels = [ids[text] for text in references]
-        found = [ids.get(" ".join(text.split())) for text in written]
+        classes = [ids.get(" ".join(text.split())) for text in written]
         predictions = [
-            (label + 1) % len(ids) if said is None else said for said, label in zip(found, labels, strict=True)
+            (label + 1) % len(ids) if predicted is None else predicted
+            for predicted, label in zip(classes, labels, strict=True)
         ]
-        return predictions, labels, sum(said is None for said in found)
+        return predictions, labels, sum(predicted is None for predicted in classes)
 
 
 def _number(text: str) -> float | None:

@@ -177,5 +177,5 @@ def completion_loss(model: PreTrainedModel, inputs: dict[str, Tensor], smoothing
 def inherited_template(context: Context) -> str | None:
     """The chat template that the model read by this stage was trained with, where an earlier stage gave it one."""
     source = context.recipe.model_of(context.recipe.stage(context.stage_id))
-    found = None if source == START else context.open_tokenizer(source).chat_template
-    return found if isinstance(found, str) else None
+    template = None if source == START else context.open_tokenizer(source).chat_template
+    return template if isinstance(template, str) else None

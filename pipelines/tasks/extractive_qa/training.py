@@ -61,13 +61,13 @@ class ContextWindows(PartedColumns):
 def questions_in(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_length: int) -> list[str]:
     """The questions, those that would leave no room for a context without their end."""
     limit = question_room(max_length)
-    asked = [
+    texts = [
         question.strip() for question in questions
     ]  # some of SQuAD's have a space before them, which some models would see
     with settings_kept(tokenizer):
-        for start in range(0, len(asked), CHUNK):
-            found = tokenizer(
-                asked[start : start + CHUNK],
+        for start in range(0, len(texts), CHUNK):
+            batch = tokenizer(
+                texts[start : start + CHUNK],
                 add_special_tokens=False,
                 truncation=False,
                 padding=False,
@@ -76,10 +76,10 @@ def questions_in(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], m
                 return_token_type_ids=False,
                 verbose=False,
             )
-            for place, offsets in enumerate(found["offset_mapping"]):
+            for place, offsets in enumerate(batch["offset_mapping"]):
                 if len(offsets) > limit:
-                    asked[start + place] = asked[start + place][: offsets[limit - 1][1]]
-    return asked
+                    texts[start + place] = texts[start + place][: offsets[limit - 1][1]]
+    return texts
 
 
 def encode_questions(
@@ -98,7 +98,7 @@ def encode_questions(
     """
     check_offsets(tokenizer)
     segments = "token_type_ids" in tokenizer.model_input_names
-    asked = questions_in(tokenizer, rows.texts, max_length)
+    questions = questions_in(tokenizer, rows.texts, max_length)
     ids: list[npt.NDArray[np.int32]] = []
     types: list[npt.NDArray[np.int32]] = []
     contexts: list[npt.NDArray[np.int32]] = []
@@ -110,7 +110,7 @@ def encode_questions(
     with settings_kept(tokenizer):
         for start in range(0, len(rows), CHUNK):
             batch = tokenizer(
-                asked[start : start + CHUNK],
+                questions[start : start + CHUNK],
                 list(rows.pairs[start : start + CHUNK]),
                 truncation="only_second",
                 max_length=max_length,
@@ -124,16 +124,16 @@ def encode_questions(
             )
             for window, owner in enumerate(batch["overflow_to_sample_mapping"]):
                 row = start + int(owner)
-                found = np.asarray(batch["input_ids"][window], dtype=np.int32)
+                tokens = np.asarray(batch["input_ids"][window], dtype=np.int32)
                 sequence = batch.encodings[window].sequence_ids
                 context = _context(sequence, batch["offset_mapping"][window])
-                blank = blank_of(tokenizer, found, sequence, last_blank)
+                blank = blank_of(tokenizer, tokens, sequence, last_blank)
                 if rows.starts is not None:
                     assert rows.labels is not None
                     span = _span(context, rows.labels[row], rows.starts[row])
                     answered.update([row] if span or not rows.starts[row] else [])
                     labels.append(span or (blank, blank))
-                ids.append(found)
+                ids.append(tokens)
                 owners.append(row)
                 blanks.append(blank)
                 if segments:
@@ -150,7 +150,7 @@ def encode_questions(
         rows=place,
         lengths=np.fromiter((len(window) for window in ids), dtype=np.int64, count=len(ids)),
         truncated=int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
-        cut=sum(short != whole.strip() for short, whole in zip(asked, rows.texts, strict=True)),
+        cut=sum(short != whole.strip() for short, whole in zip(questions, rows.texts, strict=True)),
         unanswered=0 if rows.starts is None else len(rows) - len(answered),
     )
 
@@ -185,8 +185,8 @@ def blank_of(
     if last and sequence[-1] is None:
         return len(ids) - 1
     for token in (tokenizer.cls_token_id, tokenizer.bos_token_id):
-        if token is not None and len(found := np.flatnonzero(ids == token)):
-            return int(found[0])
+        if token is not None and len(places := np.flatnonzero(ids == token)):
+            return int(places[0])
     return 0
 
 

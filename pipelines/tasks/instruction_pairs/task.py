@@ -42,10 +42,10 @@ class InstructionPairs(Causal):
 
     def task(self, name: str) -> Task:
         """The task under that name."""
-        asked = Causal.model_construct(
+        settings = Causal.model_construct(
             **{**{key: getattr(self, key) for key in type(self).model_fields}, "kind": "causal"}
         )
-        causal = asked.task(name)
+        causal = settings.task(name)
         assert isinstance(causal, CausalTask)
         return PairsTask(**{key: getattr(causal, key) for key in CausalTask.__dataclass_fields__} | {"kind": "seq2seq"})
 
@@ -74,6 +74,6 @@ class PairsTask(CausalTask):
 
     def rows(self, split: str, limit: int | None = None) -> Rows:  # type: ignore[override]
         """What is asked, and the last answers. Raises DataError."""
-        found: Dialogues = super().rows(split, limit)
-        texts: Sequence[str] = found.texts
-        return Rows(texts, None, found.labels, found.index)
+        dialogues: Dialogues = super().rows(split, limit)
+        texts: Sequence[str] = dialogues.texts
+        return Rows(texts, None, dialogues.labels, dialogues.index)

@@ -56,14 +56,14 @@ def articles_of(texts: Sequence[str], examples: EncodedChoices) -> list[Article]
     by_text: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         by_text.setdefault(text, []).append(place)
-    found = []
+    articles = []
     for places in by_text.values():
         sequences: list[NDArray[np.int32]] = [
             np.asarray(each) for place in places for each in examples.input_ids[place]
         ]
         common = _common(sequences)
-        found.append(Article(places, sequences[0][:common], [each[common:] for each in sequences]))
-    return found
+        articles.append(Article(places, sequences[0][:common], [each[common:] for each in sequences]))
+    return articles
 
 
 def _common(sequences: Sequence[NDArray[np.int32]]) -> int:
@@ -103,10 +103,10 @@ def read_articles(
             return plain
         return (_shared if shares else _plain)(model, batch, padding, device)
 
-    found = answers(model, [each.tokens for each in articles], answer, **settings)
+    article_logits = answers(model, [each.tokens for each in articles], answer, **settings)
     questions = sum(len(each.questions) for each in articles)
     by_question: list[Any] = [None] * questions
-    for article, logits in zip(articles, found, strict=True):
+    for article, logits in zip(articles, article_logits, strict=True):
         for place, row in zip(article.questions, logits.reshape(-1, choices), strict=True):
             by_question[place] = row
     return by_question, bool(shares)

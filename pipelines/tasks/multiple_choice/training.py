@@ -47,11 +47,11 @@ def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_len
     for start in range(0, len(rows), at_once):
         shared = [text for text in rows.texts[start : start + at_once] for _ in range(choices)]
         beside = [option for row in rows.options[start : start + at_once] for option in row]
-        found = encode(tokenizer, Rows(shared, beside, None, range(len(shared))), max_length)
-        ids += _grouped(found.input_ids, choices)
-        if found.token_type_ids is not None:
-            types += _grouped(found.token_type_ids, choices)
-        truncated += found.truncated
+        encoded = encode(tokenizer, Rows(shared, beside, None, range(len(shared))), max_length)
+        ids += _grouped(encoded.input_ids, choices)
+        if encoded.token_type_ids is not None:
+            types += _grouped(encoded.token_type_ids, choices)
+        truncated += encoded.truncated
     longest = (max(len(sequence) for sequence in question) for question in ids)
     return EncodedChoices(
         input_ids=ids,

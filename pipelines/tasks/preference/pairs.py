@@ -93,13 +93,13 @@ def encode_preferences(
     `max_prompt_length` (default: `max_length`) the prompts. Raises DataError where no pair is left.
     """
     encoded = _as_targets if encoder_decoder else _as_continuations
-    found = encoded(tokenizer, rows, max_length, max_prompt_length, stops)
-    if not len(found) and len(rows):
+    pairs = encoded(tokenizer, rows, max_length, max_prompt_length, stops)
+    if not len(pairs) and len(rows):
         raise DataError(
             f"no pair of the {len(rows)} rows is left: within {max_length} tokens their answers do not "
             "differ; raise max_length"
         )
-    return found
+    return pairs
 
 
 def _as_continuations(
@@ -110,7 +110,7 @@ def _as_continuations(
     stops: Sequence[int],
 ) -> PreferencePairs:
     columns: dict[str, list[Any]] = {name: [] for name in ("chosen", "rejected", "chosen_labels", "rejected_labels")}
-    kept: list[int] = []
+    places: list[int] = []
     left_out: list[int] = []
     truncated = 0
     opening = opening_of(tokenizer)
@@ -130,9 +130,9 @@ def _as_continuations(
         for side, (prompt, answer) in zip(SIDES, cut, strict=True):
             columns[side].append([*prompt, *answer])
             columns[f"{side}_labels"].append([IGNORED] * len(prompt) + answer)
-        kept.append(place)
+        places.append(place)
     lengths = [max(len(one), len(other)) for one, other in zip(columns["chosen"], columns["rejected"], strict=True)]
-    return _pairs(rows, columns, None, kept, left_out, lengths, truncated)
+    return _pairs(rows, columns, None, places, left_out, lengths, truncated)
 
 
 def _as_targets(
@@ -148,37 +148,37 @@ def _as_targets(
     ends = (end_of_text(tokenizer), *stops)
     for side, dialogues in zip(SIDES, (rows.chosen, rows.rejected), strict=True):
         targets, more = encode_texts(tokenizer, [each.completion for each in dialogues], max_length, "text_target")
-        columns[side] = [unended(ids, said, ends) for ids, said in zip(targets, dialogues, strict=True)]
+        columns[side] = [unended(ids, dialogue, ends) for ids, dialogue in zip(targets, dialogues, strict=True)]
         cut = cut | more
-    kept = [
+    places = [
         at
         for at, (one, other) in enumerate(zip(columns["chosen"], columns["rejected"], strict=True))
         if one and other and one != other
     ]
-    left_out = sorted(set(range(len(rows))) - set(kept))
-    columns = {side: [column[at] for at in kept] for side, column in columns.items()}
+    left_out = sorted(set(range(len(rows))) - set(places))
+    columns = {side: [column[at] for at in places] for side, column in columns.items()}
     columns |= {f"{side}_labels": columns[side] for side in SIDES}
-    sources = [sources[at] for at in kept]
+    sources = [sources[at] for at in places]
     longest = map(max, map(len, columns["chosen"]), map(len, columns["rejected"]))
     lengths = [len(source) + target for source, target in zip(sources, longest, strict=True)]
-    return _pairs(rows, columns, sources, kept, left_out, lengths, int(np.count_nonzero(cut[kept])))
+    return _pairs(rows, columns, sources, places, left_out, lengths, int(np.count_nonzero(cut[places])))
 
 
 def _pairs(
     rows: PreferenceRows,
     columns: dict[str, list[Any]],
     sources: list[list[int]] | None,
-    kept: list[int],
+    places: list[int],
     left_out: list[int],
     lengths: list[int],
     truncated: int,
 ) -> PreferencePairs:
-    margins = None if rows.margins is None else [float(rows.margins[at]) for at in kept]
+    margins = None if rows.margins is None else [float(rows.margins[at]) for at in places]
     return PreferencePairs(
         **columns,
         sources=sources,
         margins=margins,
-        index=[rows.index[at] for at in kept],
+        index=[rows.index[at] for at in places],
         lengths=np.asarray(lengths, dtype=np.int64),
         truncated=truncated,
         left_out=tuple(rows.index[at] for at in left_out),

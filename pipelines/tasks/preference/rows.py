@@ -73,9 +73,9 @@ class LabelledAnswer:
 
 def detect(columns: Sequence[str], first: Mapping[str, object], given: Mapping[str, str]) -> str:
     """The format of rows with these columns. `given` are the format's names for them. Raises Unreadable."""
-    known = {*columns, *given}
-    if {"chosen", "rejected"} <= known:
-        if "prompt" in known:
+    names = {*columns, *given}
+    if {"chosen", "rejected"} <= names:
+        if "prompt" in names:
             return "prompt_chosen_rejected"
         cell = first.get(given.get("chosen", "chosen"))
         if isinstance(cell, list):
@@ -88,7 +88,7 @@ def detect(columns: Sequence[str], first: Mapping[str, object], given: Mapping[s
             "'\\n\\nHuman:' and '\\n\\nAssistant:' turns; name the column of the prompt: columns: {prompt: question}"
         )
     for name in ("openai", LABELLED):
-        if set(COLUMNS[name][0]) <= known:
+        if set(COLUMNS[name][0]) <= names:
             return name
     raise Unreadable(no_format(columns, COLUMNS, "{prompt: question, chosen: better, rejected: worse}"))
 
@@ -170,8 +170,8 @@ def _transcripts(cells: Mapping[str, object]) -> Comparison:
 
 
 def _openai(cells: Mapping[str, object]) -> Comparison:
-    asked = cells.get("input")
-    prompt = messages_of("input.messages", asked.get("messages") if isinstance(asked, Mapping) else asked)
+    cell = cells.get("input")
+    prompt = messages_of("input.messages", cell.get("messages") if isinstance(cell, Mapping) else cell)
     chosen, rejected = (
         _answered(cells, prompt, messages_of(column, cells.get(column)), column)
         for column in ("preferred_output", "non_preferred_output")
@@ -180,7 +180,7 @@ def _openai(cells: Mapping[str, object]) -> Comparison:
 
 
 def _labelled(cells: Mapping[str, object]) -> LabelledAnswer:
-    said = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
+    dialogue = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
     label = cells.get("label")
     good = (
         label
@@ -189,8 +189,8 @@ def _labelled(cells: Mapping[str, object]) -> LabelledAnswer:
     )
     if good is None:
         raise Unreadable(f"has the label {str(label)[:40]!r}, must be true (a good answer) or false (a bad one)")
-    _refuse_empty(said, "completion")
-    return LabelledAnswer(said, good)
+    _refuse_empty(dialogue, "completion")
+    return LabelledAnswer(dialogue, good)
 
 
 def _answered(cells: Mapping[str, object], prompt: object, answer: object, column: str) -> Dialogue:
@@ -231,16 +231,16 @@ def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object])
     if chosen.completion == rejected.completion:
         raise Unreadable("has the same text as chosen and as rejected")
     chosen, rejected = (
-        replace(said, cut=cells.get(f"ended_{side}") is False)
-        for side, said in (("chosen", chosen), ("rejected", rejected))
+        replace(dialogue, cut=cells.get(f"ended_{side}") is False)
+        for side, dialogue in (("chosen", chosen), ("rejected", rejected))
     )
     return Comparison(chosen, rejected, _margin(cells), _probability(cells))
 
 
-def _refuse_empty(said: Dialogue, column: str) -> None:
-    if not said.completion.strip():
+def _refuse_empty(dialogue: Dialogue, column: str) -> None:
+    if not dialogue.completion.strip():
         raise Unreadable(f"has an empty answer in the column '{column}'")
-    if not any(str(each["content"]).strip() for each in said.messages[:-1]):
+    if not any(str(each["content"]).strip() for each in dialogue.messages[:-1]):
         raise Unreadable("has an empty prompt")
 
 
@@ -352,15 +352,15 @@ def read_rows(
         wanted = columns_of(name, columns, names)
     except Unreadable as problem:
         raise DataError(f"{described} {problem}") from None
-    kept: list[int] = []
-    found: list[Comparison | LabelledAnswer] = []
+    row_numbers: list[int] = []
+    examples: list[Comparison | LabelledAnswer] = []
     skipped: dict[int, str] = {}
     for number, cells in zip(index, _cells(data, wanted), strict=True):
-        if limit is not None and len(found) == limit:
+        if limit is not None and len(examples) == limit:
             break
         try:
-            found.append(read(name, cells))
-            kept.append(number)
+            examples.append(read(name, cells))
+            row_numbers.append(number)
         except Unreadable as problem:
             if not skip_bad_rows:
                 raise DataError(
@@ -369,41 +369,41 @@ def read_rows(
                     "out with skip_bad_rows: true"
                 ) from None
             skipped[number] = str(problem)
-    if skipped and not found:
+    if skipped and not examples:
         raise DataError(f"{described} has no row that can be read: {told(skipped, len(data))}")
     if name == LABELLED:
-        return labelled([each for each in found if isinstance(each, LabelledAnswer)], kept, skipped)
-    return compared([each for each in found if isinstance(each, Comparison)], kept, skipped, name)
+        return labelled([each for each in examples if isinstance(each, LabelledAnswer)], row_numbers, skipped)
+    return compared([each for each in examples if isinstance(each, Comparison)], row_numbers, skipped, name)
 
 
 def compared(
-    found: Sequence[Comparison], index: Sequence[int], skipped: Mapping[int, str], name: str
+    comparisons: Sequence[Comparison], index: Sequence[int], skipped: Mapping[int, str], name: str
 ) -> PreferenceRows:
     """Comparisons as rows."""
-    margins = [each.margin for each in found if each.margin is not None]
-    chances = [each.probability for each in found if each.probability is not None]
+    margins = [each.margin for each in comparisons if each.margin is not None]
+    chances = [each.probability for each in comparisons if each.probability is not None]
     return PreferenceRows(
-        [each.chosen.prompt for each in found],
+        [each.chosen.prompt for each in comparisons],
         None,
-        [0] * len(found),
+        [0] * len(comparisons),
         list(index),
-        [each.chosen for each in found],
-        [each.rejected for each in found],
-        margins if margins and len(margins) == len(found) else None,
-        chances if chances and len(chances) == len(found) else None,
+        [each.chosen for each in comparisons],
+        [each.rejected for each in comparisons],
+        margins if margins and len(margins) == len(comparisons) else None,
+        chances if chances and len(chances) == len(comparisons) else None,
         dict(skipped),
         name,
     )
 
 
-def labelled(found: Sequence[LabelledAnswer], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
+def labelled(answers: Sequence[LabelledAnswer], index: Sequence[int], skipped: Mapping[int, str]) -> LabelledRows:
     """Judged answers as rows."""
     return LabelledRows(
-        [each.dialogue.prompt for each in found],
+        [each.dialogue.prompt for each in answers],
         None,
-        [int(each.good) for each in found],
+        [int(each.good) for each in answers],
         list(index),
-        [each.dialogue for each in found],
+        [each.dialogue for each in answers],
         dict(skipped),
     )
 

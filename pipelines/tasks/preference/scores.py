@@ -50,5 +50,5 @@ def histogram(scores: object, bins: int = BINS) -> dict[str, list[float]]:
 
 def _differences(scores: object) -> NDArray[np.float64]:
     values = np.asarray(scores, dtype=np.float64)
-    found: NDArray[np.float64] = values[:, 0] - values[:, 1]
-    return found
+    differences: NDArray[np.float64] = values[:, 0] - values[:, 1]
+    return differences

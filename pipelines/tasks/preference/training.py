@@ -106,19 +106,19 @@ def encode_scored_pairs(
     )
     margins = list(rows.margins) if with_margins and rows.margins is not None else None
     chances = list(rows.probabilities) if with_probabilities and rows.probabilities is not None else None
-    found = ScoredPairs(chosen, rejected, list(rows.index), margins, chances, int((cut | also_cut).sum()))
+    pairs = ScoredPairs(chosen, rejected, list(rows.index), margins, chances, int((cut | also_cut).sum()))
     if keep_all:
-        return found
-    kept = [at for at in range(len(found)) if chosen.input_ids[at] != rejected.input_ids[at]]
-    if not kept and len(found):
+        return pairs
+    places = [at for at in range(len(pairs)) if chosen.input_ids[at] != rejected.input_ids[at]]
+    if not places and len(pairs):
         raise DataError(
-            f"no pair of the {len(found)} rows is left: within {reading.max_length} tokens their answers do "
+            f"no pair of the {len(pairs)} rows is left: within {reading.max_length} tokens their answers do "
             "not differ; raise max_length"
         )
-    if len(kept) == len(found):
-        return found
-    missing = sorted(set(range(len(found))) - set(kept))
-    return replace(found.select(kept), left_out=tuple(rows.index[at] for at in missing))
+    if len(places) == len(pairs):
+        return pairs
+    missing = sorted(set(range(len(pairs))) - set(places))
+    return replace(pairs.select(places), left_out=tuple(rows.index[at] for at in missing))
 
 
 @dataclass(frozen=True)

@@ -152,11 +152,11 @@ class TokenTask(Task):
         if declared := getattr(getattr(data.features[self.label], "feature", None), "names", None):
             return tuple(declared)
         rows = self._names(data, data[self.label][:], range(len(data)), source.describe())
-        found = {tag for row in rows for tag in row}
-        if len(found) < 2:
-            what = f"the single tag '{found.pop()}'" if found else "no tags"
+        tags = {tag for row in rows for tag in row}
+        if len(tags) < 2:
+            what = f"the single tag '{tags.pop()}'" if tags else "no tags"
             raise DataError(f"{source.describe()} has {what}; there must be at least two to tell apart")
-        return tuple(sorted(found, key=natural_order))
+        return tuple(sorted(tags, key=natural_order))
 
 
 class TokenClassification(TaskKind):

@@ -73,8 +73,8 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, rows: WordRows, max_length:
             )
             rows_of_parts = [start + int(row) for row in batch["overflow_to_sample_mapping"]]
             parts = [np.asarray(part, dtype=np.int32) for part in batch["input_ids"]]
-            found = _word_starts(rows.words, rows_of_parts, batch["offset_mapping"], batch["special_tokens_mask"])
-            ids, firsts, owners = ids + parts, firsts + found, owners + rows_of_parts
+            word_starts = _word_starts(rows.words, rows_of_parts, batch["offset_mapping"], batch["special_tokens_mask"])
+            ids, firsts, owners = ids + parts, firsts + word_starts, owners + rows_of_parts
             if segments:
                 types += [np.asarray(part, dtype=np.int32) for part in batch["token_type_ids"]]
     place = np.asarray(owners, dtype=np.int64)
@@ -98,19 +98,19 @@ def _word_starts(
     words: Sequence[Sequence[str]], rows: Sequence[int], offsets: Sequence[Any], special: Sequence[Any]
 ) -> list[npt.NDArray[np.int32]]:
     """For each part (tokens,) the number of the word that each token begins, or -1."""
-    found = [np.full(len(part), -1, dtype=np.int32) for part in offsets]
+    numbers = [np.full(len(part), -1, dtype=np.int32) for part in offsets]
     part = 0
     while part < len(rows):
         last = part
         while last < len(rows) and rows[last] == rows[part]:
             last += 1
-        _mark_row(words[rows[part]], offsets[part:last], special[part:last], found[part:last])
+        _mark_row(words[rows[part]], offsets[part:last], special[part:last], numbers[part:last])
         part = last
-    return found
+    return numbers
 
 
 def _mark_row(
-    words: Sequence[str], offsets: Sequence[object], special: Sequence[object], found: Sequence[npt.NDArray[np.int32]]
+    words: Sequence[str], offsets: Sequence[object], special: Sequence[object], numbers: Sequence[npt.NDArray[np.int32]]
 ) -> None:
     """Write the numbers of one row's words to the tokens that begin them; a word without a token of its own gets
     none."""
@@ -130,7 +130,7 @@ def _mark_row(
     inside = np.minimum(token, len(spans) - 1)
     starts = (token < len(spans)) & (spans[inside, 0] < begin + lengths) & (lengths > 0)
     for number in np.flatnonzero(starts)[::-1]:  # the first of several words that one token stands for
-        found[part_of[token[number]]][place[token[number]]] = number
+        numbers[part_of[token[number]]][place[token[number]]] = number
 
 
 def _labelled(words: npt.NDArray[np.int32], labels: object) -> npt.NDArray[np.int32]:
