@@ -236,11 +236,11 @@ def of_checkpoint(source: str, revision: str | None = None, start: Model | None 
 
 def of_architecture(architecture: Mapping[str, object]) -> Head:
     """That of a model from scratch. `architecture` is as it stands in the recipe. Raises ModelError."""
-    known = architecture_fields.heads(architecture)
-    head = next((head for head in WRITING_HEADS.values() if head.kind in known), None)
+    kinds = architecture_fields.heads(architecture)
+    head = next((head for head in WRITING_HEADS.values() if head.kind in kinds), None)
     if head is None:
         raise ModelError(
-            f"model.architecture writes no texts (it has heads for {', '.join(known)}); "
+            f"model.architecture writes no texts (it has heads for {', '.join(kinds)}); "
             "choose a decoder or an encoder-decoder"
         )
     return head
