@@ -109,15 +109,15 @@ class Adapter(TunerBlock):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Adapter:
-        found = []
+        issues = []
         if self.bottleneck_size is not None and "reduction_factor" in self.model_fields_set:
-            found.append((("bottleneck_size",), "and reduction_factor say the same thing twice; leave one out"))
+            issues.append((("bottleneck_size",), "and reduction_factor say the same thing twice; leave one out"))
         if "init_std" in self.model_fields_set and self.init == "identity":
-            found.append((("init_std",), "is for init: near-identity; init: identity begins at zero"))
+            issues.append((("init_std",), "is for init: near-identity; init: identity begins at zero"))
         if self.layers is not None and (min(self.layers) < 0 or len(set(self.layers)) < len(self.layers)):
-            found.append((("layers",), f"is {list(self.layers)}, must be different numbers from 0 on"))
-        if found:
-            raise ConfigIssues(found)
+            issues.append((("layers",), f"is {list(self.layers)}, must be different numbers from 0 on"))
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     def misfit(self, words: Config, head: str) -> str | None:

@@ -96,7 +96,7 @@ def places(model: nn.Module) -> list[AdapterPlace]:
         owner = modules.get(name.rpartition(".")[0])
         return isinstance(base, nn.Linear | Conv1D) and not isinstance(owner, nn.MultiheadAttention)
 
-    found: list[AdapterPlace] = []
+    adapter_places: list[AdapterPlace] = []
     for name in modules:
         if not any(part.isdigit() for part in name.split(".")) or any(
             word in name for word in ("expert", "router", "norm")
@@ -105,27 +105,29 @@ def places(model: nn.Module) -> list[AdapterPlace]:
         above = name.rpartition(".")[0]
         if any(linear(f"{name}.{each}") for each in QUERIES):
             ends = [*(f"{name}.{each}" for each in OUTPUTS), f"{above}.output.dense", f"{above}.output"]
-            found += [AdapterPlace(each, ATTENTION) for each in ends if linear(each)][:1]
+            adapter_places += [AdapterPlace(each, ATTENTION) for each in ends if linear(each)][:1]
         elif linear(f"{name}.in_proj") and linear(
             f"{above}.output.dense"
         ):  # DeBERTa; a state-space mixer ends otherwise
-            found.append(AdapterPlace(f"{above}.output.dense", ATTENTION))
+            adapter_places.append(AdapterPlace(f"{above}.output.dense", ATTENTION))
         for begins, ends_in in PAIRS:
             entry, exit = f"{name}.{begins}", f"{name}.{ends_in}"
             if not linear(entry):
                 entry, exit = f"{entry}.dense", f"{exit}.dense"  # BERT's family
             if linear(entry) and linear(exit):
-                found.append(AdapterPlace(exit, FEED_FORWARD, entry))
+                adapter_places.append(AdapterPlace(exit, FEED_FORWARD, entry))
                 break
     return list(
-        {place.exit: place for place in found if any(part.isdigit() for part in place.exit.split("."))}.values()
+        {
+            place.exit: place for place in adapter_places if any(part.isdigit() for part in place.exit.split("."))
+        }.values()
     )
 
 
 def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None) -> list[AdapterPlace]:
     """The places of one kind of adapter. Raises ValueError, a sentence, where a layer has none."""
-    found, what = places(model), type(model).__name__
-    by_role = {role: {place.layer for place in found if place.role == role} for role in READS[kind]}
+    adapter_places, what = places(model), type(model).__name__
+    by_role = {role: {place.layer for place in adapter_places if place.role == role} for role in READS[kind]}
     stacks = {role: {stack for stack, _ in layers_with} for role, layers_with in by_role.items()}
     if set.intersection(*stacks.values()):  # else each role has lists of its own, as in XLM
         stacks = dict.fromkeys(stacks, set.union(*stacks.values()))
@@ -141,10 +143,12 @@ def places_for(model: nn.Module, kind: str, layers: Iterable[int] | None = None)
                     f"finds no linear layer that ends the {role} in {which} of {what}'s {stack}{_instead(kind, role)}"
                 )
     wanted = None if layers is None else set(layers)
-    highest = max(place.layer[1] for place in found)
+    highest = max(place.layer[1] for place in adapter_places)
     if wanted is not None and (beyond := sorted(number for number in wanted if number > highest)):
         raise ValueError(f"is to stand in layers {beyond}, but the last layer of {what} is {highest}")
-    return [place for place in found if place.role in READS[kind] and (wanted is None or place.layer[1] in wanted)]
+    return [
+        place for place in adapter_places if place.role in READS[kind] and (wanted is None or place.layer[1] in wanted)
+    ]
 
 
 def _instead(kind: str, role: str) -> str:
@@ -221,10 +225,13 @@ class FusionConfig(BottleneckConfig):
         self.peft_type = FUSION
 
     def build(self, entry: int, exit: int, place: str) -> nn.Module:
-        known = {each.name for each in fields(BottleneckConfig) if each.init}
+        field_names = {each.name for each in fields(BottleneckConfig) if each.init}
         here = [member for member in self.members if place in member["places"]]
         return FusedBottlenecks(
-            [Bottleneck(BottleneckConfig(**{k: v for k, v in one.items() if k in known}), entry, exit) for one in here],
+            [
+                Bottleneck(BottleneckConfig(**{k: v for k, v in one.items() if k in field_names}), entry, exit)
+                for one in here
+            ],
             exit,
         )
 

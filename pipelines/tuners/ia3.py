@@ -110,5 +110,5 @@ class IA3(TunerBlock):
                 "target_modules, and those whose input is scaled in feedforward_modules too, or use another "
                 "tuner, such as lora"
             )
-        found = chosen(model, self.name, (*projections, *inner), whole, self.exclude_modules)
-        return [name for name in inner if name in found], found
+        layers = chosen(model, self.name, (*projections, *inner), whole, self.exclude_modules)
+        return [name for name in inner if name in layers], layers

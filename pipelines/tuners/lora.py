@@ -199,9 +199,9 @@ class LoRA(TunerBlock):
                 each for each in getattr(self, key) if not any(re.match(rf"(.*\.)?({each})$", name) for name in targets)
             ]
             if idle:
-                known = ", ".join(sorted({name.rpartition(".")[2] for name in targets}))
+                layer_names = ", ".join(sorted({name.rpartition(".")[2] for name in targets}))
                 raise IncompatibleError(
-                    f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {known}"
+                    f"{self.name}.{key} {', '.join(idle)}: no target layer is named so; they are {layer_names}"
                 )
 
     def rates(self, model: PreTrainedModel) -> Mapping[str, float]:

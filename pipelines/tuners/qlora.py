@@ -77,8 +77,8 @@ class QLoRA(LoRA):
             )
         device = torch.accelerator.current_accelerator()
         kind = "cpu" if device is None else device.type
-        known: set[str] = getattr(bitsandbytes, "supported_torch_devices", set())
-        if kind not in known:
+        devices: set[str] = getattr(bitsandbytes, "supported_torch_devices", set())
+        if kind not in devices:
             return (
                 f"keeps weights in 4 bits, for which bitsandbytes {bitsandbytes.__version__} has no backend on "
                 f"'{kind}'; {INSTEAD}"

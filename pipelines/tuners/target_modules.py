@@ -55,20 +55,21 @@ def sizes(layer: Module) -> tuple[int, int]:
     return layer.in_features, layer.out_features  # 4-bit weights are packed: their shape tells nothing
 
 
-def trained_whole(model: PreTrainedModel, asked: Sequence[str], tuner: str) -> list[str]:
-    """Full names of the modules that learn whole and are saved: those that no checkpoint brought, and `asked`.
+def trained_whole(model: PreTrainedModel, modules_to_save: Sequence[str], tuner: str) -> list[str]:
+    """Full names of the modules that learn whole and are saved: `modules_to_save`, and those that no checkpoint
+    brought.
 
     Full names, since PEFT compares mere ends of names, and `embeddings` would be `word_embeddings` too. Raises
     IncompatibleError.
     """
     names = [name for name, _ in model.named_modules() if name]
-    absent = [each for each in asked if not any(ends(name, each) for name in names)]
+    absent = [each for each in modules_to_save if not any(ends(name, each) for name in names)]
     if absent:
         raise IncompatibleError(
             f"{tuner}.modules_to_save {absent} match no module of the model; it has {_last_words(names)}"
         )
     fresh = list(getattr(model, "finery_new_modules", ()))
-    whole = [*dict.fromkeys([*fresh, *(name for name in names if any(ends(name, each) for each in asked))])]
+    whole = [*dict.fromkeys([*fresh, *(name for name in names if any(ends(name, each) for each in modules_to_save))])]
     return [name for name in whole if not inside(name, [other for other in whole if other != name])]
 
 
@@ -102,31 +103,37 @@ def chosen(
     """
     free = free_layers(model, whole)
     if isinstance(target_modules, str):
-        found, unmatched = body_layers(model, whole), []
-        if not found:
+        target_layers, unmatched = body_layers(model, whole), []
+        if not target_layers:
             raise IncompatibleError(
                 f"{tuner} finds no linear layer in {type(model).__name__} that could have an update; use full"
             )
     else:
-        found = {name: layer for name, layer in free.items() if any(ends(name, each) for each in target_modules)}
+        target_layers = {
+            name: layer for name, layer in free.items() if any(ends(name, each) for each in target_modules)
+        }
         unmatched = [each for each in target_modules if not any(ends(name, each) for name in free)]
     if unmatched:
         raise IncompatibleError(
             f"{tuner}.target_modules {', '.join(unmatched)}: no linear layer of the model is named so; "
             f"those that can have an update are {_last_words(free)}"
         )
-    idle = [each for each in exclude_modules if not any(inside(name, _parents(name, each)) for name in found)]
+    idle = [each for each in exclude_modules if not any(inside(name, _parents(name, each)) for name in target_layers)]
     if idle:
         raise IncompatibleError(
             f"{tuner}.exclude_modules {', '.join(idle)}: none of the target layers is named so; they are "
-            f"{_last_words(found)}"
+            f"{_last_words(target_layers)}"
         )
-    found = {name: layer for name, layer in found.items() if not any(_parents(name, each) for each in exclude_modules)}
+    target_layers = {
+        name: layer
+        for name, layer in target_layers.items()
+        if not any(_parents(name, each) for each in exclude_modules)
+    }
     if indices is not None:
-        found = _at(found, tuner, indices, stacks)
-    if not found:
+        target_layers = _at(target_layers, tuner, indices, stacks)
+    if not target_layers:
         raise IncompatibleError(f"{tuner}.exclude_modules leaves no layer of the model to learn; name fewer of them")
-    return found
+    return target_layers
 
 
 def _parents(name: str, words: str) -> list[str]:
@@ -136,23 +143,25 @@ def _parents(name: str, words: str) -> list[str]:
     return [each for each in whole if ends(each, words)]
 
 
-def _at(found: Mapping[str, Module], tuner: str, indices: Sequence[int], stacks: Sequence[str]) -> dict[str, Module]:
+def _at(
+    target_layers: Mapping[str, Module], tuner: str, indices: Sequence[int], stacks: Sequence[str]
+) -> dict[str, Module]:
     """The layers in the blocks at `indices`. The first number in a name is the block's, a later one an expert's."""
     name_of_stack = "|".join(re.escape(each) for each in stacks) or r"[^.]+"
     pattern = re.compile(rf"(?:^|.*?\.)(?:{name_of_stack})\.(\d+)\.")
-    places = {name: int(match[1]) for name in found if (match := pattern.match(name))}
+    places = {name: int(match[1]) for name in target_layers if (match := pattern.match(name))}
     if not places:
-        known = sorted({match[1] for name in found if (match := re.search(r"([^.]+)\.\d+\.", name))})
+        stack_names = sorted({match[1] for name in target_layers if (match := re.search(r"([^.]+)\.\d+\.", name))})
         raise IncompatibleError(
             f"{tuner}.layers_pattern {', '.join(stacks)}: no stack of layers is called so; the model has "
-            f"{', '.join(known)}"
+            f"{', '.join(stack_names)}"
         )
     beyond = [each for each in indices if each not in places.values()]
     if beyond:
         raise IncompatibleError(
             f"{tuner}.layers_to_transform has {beyond}, but the model's layers are numbered 0 to {max(places.values())}"
         )
-    return {name: layer for name, layer in found.items() if places.get(name) in indices}
+    return {name: layer for name, layer in target_layers.items() if places.get(name) in indices}
 
 
 def key_value_layers(body: Mapping[str, Module]) -> list[str]:

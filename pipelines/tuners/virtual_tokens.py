@@ -92,26 +92,26 @@ class _Encoder:
         weight: Tensor = self.embedding.weight  # type: ignore[attr-defined]
         if not self.reparameterized:
             return weight
-        said: Tensor = self(torch.arange(len(weight), device=weight.device)[None])  # type: ignore[operator]
-        return said[0]
+        tokens: Tensor = self(torch.arange(len(weight), device=weight.device)[None])  # type: ignore[operator]
+        return tokens[0]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def finished(self) -> Tensor:
         """The virtual tokens as evaluation reads them: without dropout, by the kernels that keep no gradients."""
         training = self.training  # type: ignore[attr-defined]
-        said = self.eval().read().cpu()  # type: ignore[attr-defined]
+        tokens = self.eval().read().cpu()  # type: ignore[attr-defined]
         self.train(training)  # type: ignore[attr-defined]
-        return said.clone()
+        return tokens.clone()
 
     @classmethod
     def _get_adapter_state_dict(
         cls, model: PreTrainedModel, config: PeftConfig, adapter_name: str, **others: object
     ) -> dict[str, Tensor]:
         encoder = model.prompt_encoder[adapter_name]
-        found = {"prompt_embeddings": encoder.finished()}
+        state = {"prompt_embeddings": encoder.finished()}
         if encoder.reparameterized and model.keeps_reparameterization:
-            found |= {KEPT + name: weight for name, weight in encoder.state_dict().items()}
-        return found
+            state |= {KEPT + name: weight for name, weight in encoder.state_dict().items()}
+        return state
 
     def _load_adapter_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         if not self.reparameterized:
@@ -315,8 +315,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
 
     def get_prompt_embedding_to_save(self, adapter_name: str) -> Tensor:
         """The virtual tokens as they are saved: (tokens, width)."""
-        said: Tensor = self.prompt_encoder[adapter_name].finished()
-        return said
+        tokens: Tensor = self.prompt_encoder[adapter_name].finished()
+        return tokens
 
     def save_pretrained(
         self, save_directory: str, *args: object, reparameterization: bool = True, **keywords: Any
@@ -332,11 +332,11 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             path, task = folder / "adapter_config.json", self.peft_task(name)
             if not path.exists():  # another process writes it
                 continue
-            said = json.loads(path.read_text())
-            said |= (
+            config = json.loads(path.read_text())
+            config |= (
                 {"task_type": None} if task is None else {"peft_type": self.peft_config[name].plain, "task_type": task}
             )
-            path.write_text(json.dumps(said, indent=2, sort_keys=True))
+            path.write_text(json.dumps(config, indent=2, sort_keys=True))
             if task is None:
                 shutil.copyfile(__file__, folder / FILE)
 
@@ -361,14 +361,14 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         across = bool(getattr(base.config, "is_encoder_decoder", False))
         if task not in alike or self._in_attention(config) or across != (task == "SEQ_2_SEQ_LM"):
             return None
-        kept = tuple(config.modules_to_save or ())
+        saved = tuple(config.modules_to_save or ())
         names = [
             name
             for name, _ in base.named_modules()
             if ".modules_to_save" not in name and ".original_module" not in name
         ]
         heads = [name for name in names if name.endswith(PEFT_HEADS.get(str(task), ("\0",)))]
-        return task if all(name in kept for name in heads) else None
+        return task if all(name in saved for name in heads) else None
 
     # The pass: where virtual tokens join and leave.
 
@@ -470,13 +470,13 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
             )
         if past is not None:
             text: Any = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
-            kept = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
+            cache = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
             for index, (keys, values) in enumerate(layers if first else ()):
                 each = (
                     states.to(self._dtype_of_past()).expand(len(text), -1, -1, -1).contiguous()
                     for states in (keys, values)
                 )
-                kept.update(*each, index)
+                cache.update(*each, index)
             return
         if stack.training and any(_reentrant(module) for module in stack.modules()):
             raise ValueError(
@@ -497,8 +497,8 @@ class VirtualTokensModel(PeftModel):  # type: ignore[misc]
         """Keys and values (heads, tokens, head_dim) of each layer, in PEFT's order."""
         config = self.peft_config[self.active_adapter]
         heads = config.num_attention_heads
-        said = self.prompt_encoder[self.active_adapter].read()
-        parts = said.view(config.num_virtual_tokens, config.num_layers, 2, heads, config.token_dim // heads).permute(
+        tokens = self.prompt_encoder[self.active_adapter].read()
+        parts = tokens.view(config.num_virtual_tokens, config.num_layers, 2, heads, config.token_dim // heads).permute(
             1, 2, 3, 0, 4
         )
         return [(each[0], each[1]) for each in parts]
@@ -578,7 +578,7 @@ def attentions(model: PreTrainedModel) -> list[nn.Module]:
     stack = decoding_stack(model)
     if "past_key_values" not in _parameters(stack):
         return []
-    found = [
+    modules = [
         module
         for name, module in stack.named_modules()
         if _layer(module) is not None
@@ -586,7 +586,9 @@ def attentions(model: PreTrainedModel) -> list[nn.Module]:
         and module is not stack
         and not any(word in f"{name} {type(module).__name__}".lower() for word in NO_ATTENTION)
     ]
-    inner = [module for module in found if not any(each in found for each in module.modules() if each is not module)]
+    inner = [
+        module for module in modules if not any(each in modules for each in module.modules() if each is not module)
+    ]
     # Where some layers have another kind of memory, layers and attentions are not counted alike.
     return inner if [_layer(module) for module in inner] == list(range(len(inner))) else []
 
@@ -613,10 +615,14 @@ def _fill_sizes(model: PreTrainedModel, config: PeftConfig) -> None:
         config.num_layers = config.num_layers or 1
         config.num_attention_heads = config.num_attention_heads or 1
     elif config.token_dim is None:
-        said = decoding_stack(model).config.get_text_config()
-        heads = getattr(said, "decoder_attention_heads", None) or said.num_attention_heads
-        head_dim = getattr(said, "head_dim", None) or getattr(said, "d_kv", None) or said.hidden_size // heads
-        config.num_attention_heads = getattr(said, "num_key_value_heads", None) or heads
+        text_config = decoding_stack(model).config.get_text_config()
+        heads = getattr(text_config, "decoder_attention_heads", None) or text_config.num_attention_heads
+        head_dim = (
+            getattr(text_config, "head_dim", None)
+            or getattr(text_config, "d_kv", None)
+            or text_config.hidden_size // heads
+        )
+        config.num_attention_heads = getattr(text_config, "num_key_value_heads", None) or heads
         config.token_dim = config.num_attention_heads * head_dim
         config.num_layers = len(_distinct(attentions(model)))
     config.encoder_hidden_size = getattr(config, "encoder_hidden_size", None) or config.token_dim
@@ -626,17 +632,17 @@ def _distinct(modules: list[nn.Module]) -> list[nn.Module]:
     return list(dict.fromkeys(modules))
 
 
-def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if name not in ("peft_type", "task_type", "auto_mapping")}
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("peft_type", "task_type", "auto_mapping")}
 
 
 def opened_config(folder: str | Path, inference_mode: bool) -> PeftConfig:
     """The config of a saved adapter, plain or ours. Raises ValueError for another method."""
-    said = PeftConfig.from_json_file(str(Path(folder) / "adapter_config.json"))
-    plain = {own: name for name, own in TYPES.items()}.get(said["peft_type"], said["peft_type"])
+    settings = PeftConfig.from_json_file(str(Path(folder) / "adapter_config.json"))
+    plain = {own: name for name, own in TYPES.items()}.get(settings["peft_type"], settings["peft_type"])
     if plain not in CONFIGS:
-        raise ValueError(f"'{folder}' holds an adapter of type {said['peft_type']}, which has no virtual tokens")
-    config = CONFIGS[plain](**_settings(said))
+        raise ValueError(f"'{folder}' holds an adapter of type {settings['peft_type']}, which has no virtual tokens")
+    config = CONFIGS[plain](**_settings(settings))
     config.inference_mode = inference_mode
     return config
 
