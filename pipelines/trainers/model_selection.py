@@ -70,8 +70,8 @@ def set_aside(examples: Examples, seed: int, most: int | None, name: str = "ther
 
     rows, row_of = np.unique(getattr(examples, "index", range(len(examples))), return_inverse=True)
     if len(rows) < 2:
-        said = "there is one training row" if name == "there" else f"{name} has one training row"
-        raise DataError(f"{said}, too few to set one aside for eval_strategy")
+        reason = "there is one training row" if name == "there" else f"{name} has one training row"
+        raise DataError(f"{reason}, too few to set one aside for eval_strategy")
     trained, aside = drawn(len(rows), seed)
     held_out = np.flatnonzero(np.isin(row_of, aside[:most]))
     return examples.select(np.flatnonzero(np.isin(row_of, trained))), examples.select(held_out)
