@@ -27,9 +27,9 @@ class Tally:
     @classmethod
     def of(cls, documents: npt.NDArray[np.int64], values: Mapping[str, Floats]) -> Tally:
         """The sums of single values (items,) over the documents (items,) that they belong to."""
-        found, place = np.unique(documents, return_inverse=True)
-        sums = {name: np.bincount(place, weights=each, minlength=len(found)) for name, each in values.items()}
-        return cls(found, {name: each.astype(np.float64) for name, each in sums.items()})
+        distinct, place = np.unique(documents, return_inverse=True)
+        sums = {name: np.bincount(place, weights=each, minlength=len(distinct)) for name, each in values.items()}
+        return cls(distinct, {name: each.astype(np.float64) for name, each in sums.items()})
 
     def figures(self, compute: Callable[[Sums], dict[str, float]]) -> dict[str, float]:
         """What `compute` makes of the sums over all documents."""
@@ -64,8 +64,8 @@ def hidden(sums: Sums) -> dict[str, float]:
     """Bits per byte of the hidden tokens, the share of them that was named, and of the pairs that were judged
     rightly.
     """
-    found = {"hidden_bits_per_byte": sums["bits"] / sums["bytes"], "accuracy": sums["right"] / sums["tokens"]}
-    return found | ({"pair_accuracy": sums["pairs_right"] / sums["pairs"]} if sums.get("pairs") else {})
+    scores = {"hidden_bits_per_byte": sums["bits"] / sums["bytes"], "accuracy": sums["right"] / sums["tokens"]}
+    return scores | ({"pair_accuracy": sums["pairs_right"] / sums["pairs"]} if sums.get("pairs") else {})
 
 
 def detection(sums: Sums) -> dict[str, float]:

@@ -214,11 +214,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     the chance of even one false claim among all at the level.
     """
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
-    found, largest = [0.0] * len(p_values), 0.0
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, at in enumerate(order):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
-        found[at] = largest
-    return found
+        adjusted[at] = largest
+    return adjusted
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
@@ -228,9 +228,9 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     of false claims among the claims at the level, which finds more.
     """
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
-    found, smallest = [0.0] * len(p_values), 1.0
+    adjusted, smallest = [0.0] * len(p_values), 1.0
     for rank in range(len(order), 0, -1):
         at = order[rank - 1]
         smallest = min(smallest, p_values[at] * len(p_values) / rank)
-        found[at] = smallest
-    return found
+        adjusted[at] = smallest
+    return adjusted
