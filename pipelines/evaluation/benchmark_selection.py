@@ -123,8 +123,8 @@ def _one(name: str, recipe: Recipe, stage: Stage, trained: dict[str, Any]) -> Be
             )
             why = "comes later" if other.subjects() and not several else why
             return f"stage '{name}' {why}. Allowed: {', '.join([*trained, *TASKS])}"
-        known = [*trained, *TASKS]
-        return f"unknown benchmark '{name}'.{nearest(name, known)} Available: {', '.join(known)}"
+        choices = [*trained, *TASKS]
+        return f"unknown benchmark '{name}'.{nearest(name, choices)} Available: {', '.join(choices)}"
     # glue/ax asks the models of glue/mnli
     needed = name if own is not None else getattr(TASKS.load(name), "trained_by", None) or name
     fitting = [

@@ -65,10 +65,10 @@ class HashedWords:
         first = np.repeat(self.starts[:-1] - np.concatenate([[0], np.cumsum(count)[:-1]]), count) + np.arange(
             count.sum()
         )
-        found = np.zeros(len(first), dtype=np.uint64)
+        hashes = np.zeros(len(first), dtype=np.uint64)
         for step in range(length):
-            found = found * np.uint64(BASE) + self.hashes[first + step]
-        return _mixed(found), first
+            hashes = hashes * np.uint64(BASE) + self.hashes[first + step]
+        return _mixed(hashes), first
 
 
 def words_of(texts: Sequence[str]) -> HashedWords:
@@ -104,16 +104,16 @@ def _sums(values: Hashes, begins: NDArray[np.int64], ends: NDArray[np.int64]) ->
     """The polynomial hash of each slice of `values`, whose coefficients begin at 1 wherever it stands."""
     powers, inverses = _powers(len(values))
     running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values * powers[: len(values)], dtype=np.uint64)])
-    found: Hashes = (running[ends] - running[begins]) * inverses[begins]
-    return found
+    sums: Hashes = (running[ends] - running[begins]) * inverses[begins]
+    return sums
 
 
 def _mixed(values: Hashes) -> Hashes:
     """Every bit of the result depends on every bit of the value: Stafford's variant 13 of MurmurHash3's finaliser."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Hashes = values ^ (values >> np.uint64(31))
-    return found
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 _KEPT: dict[str, Hashes] = {}
@@ -133,10 +133,10 @@ def _powers(count: int) -> tuple[Hashes, Hashes]:
 @cache
 def _word_bytes() -> NDArray[np.bool_]:
     """Whether each byte belongs to a word (256,)."""
-    found = np.zeros(256, dtype=bool)
+    is_word = np.zeros(256, dtype=bool)
     for first, last in ((ord("0"), ord("9")), (ord("a"), ord("z")), (0x80, 0xFF)):
-        found[first : last + 1] = True
-    return found
+        is_word[first : last + 1] = True
+    return is_word
 
 
 SHORTEST, LONGEST = 8, 13
@@ -172,13 +172,13 @@ class Seen:
             return
         likely = hashes[self.sieve[hashes >> np.uint64(64 - SIEVE_BITS)]]
         place = np.minimum(np.searchsorted(self.wanted, likely), len(self.wanted) - 1)
-        found = place[self.wanted[place] == likely]
-        self.where[found[self.where[found] < 0]] = source
+        positions = place[self.wanted[place] == likely]
+        self.where[positions[self.where[positions] < 0]] = source
 
     def of(self, hashes: Hashes) -> NDArray[np.int16]:
         """Where each of these wanted hashes was found, -1 where nowhere."""
-        found: NDArray[np.int16] = self.where[np.searchsorted(self.wanted, hashes)]
-        return found
+        sources: NDArray[np.int16] = self.where[np.searchsorted(self.wanted, hashes)]
+        return sources
 
 
 class Examined:
@@ -226,11 +226,11 @@ class Examined:
     @property
     def partly(self) -> NDArray[np.int16]:
         """The source that holds a run of each example (examples,), -1 where none does."""
-        found = np.full(len(self.examples), -1, dtype=np.int16)
+        sources = np.full(len(self.examples), -1, dtype=np.int16)
         where = self.runs.of(self.hashes)
         seen = np.flatnonzero(where >= 0)[::-1]  # the first run of an example comes last, and stays
-        found[self.of_example[seen]] = where[seen]
-        return found
+        sources[self.of_example[seen]] = where[seen]
+        return sources
 
     def share(self) -> float:
         """Of all runs of all examples, the share that was found."""
@@ -239,10 +239,10 @@ class Examined:
     def run_of(self, example: int) -> str:
         """The first run of an example that was found, as its words; empty where none was."""
         mine = np.flatnonzero(self.of_example == example)
-        found = mine[self.runs.of(self.hashes[mine]) >= 0]
-        if not len(found):
+        positions = mine[self.runs.of(self.hashes[mine]) >= 0]
+        if not len(positions):
             return ""
-        return _nth_run(self.examples[example], int(found[0] - mine[0]), self.run)
+        return _nth_run(self.examples[example], int(positions[0] - mine[0]), self.run)
 
 
 def _nth_run(fields: Sequence[str], number: int, length: int) -> str:
@@ -258,8 +258,8 @@ def _nth_run(fields: Sequence[str], number: int, length: int) -> str:
 
 def _split(text: str) -> list[str]:
     """The words of a text, as `word_hashes` tells them apart."""
-    kept = "".join(letter if ord(letter) > 127 or letter.isalnum() else " " for letter in text.lower())
-    return [word for word in kept.split(" ") if word]
+    spaced = "".join(letter if ord(letter) > 127 or letter.isalnum() else " " for letter in text.lower())
+    return [word for word in spaced.split(" ") if word]
 
 
 def fields_of(rows: Rows) -> list[list[str]]:

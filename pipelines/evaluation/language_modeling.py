@@ -71,7 +71,7 @@ class TokenWindows:
     """Where each window begins in the stream (windows,)."""
     last: Ints
     """One past where it ends (windows,)."""
-    asked: Ints
+    predicted: Ints
     """How many of its last positions it predicts from (windows,)."""
     documents: Ints
     """(windows,)"""
@@ -84,13 +84,13 @@ class TokenWindows:
         first, last = self.first[low:high, None], self.last[low:high, None]
         place = first + np.arange((last - first).max())[None, :]
         real = place < last
-        asked = real & (place >= last - self.asked[low:high, None])
+        predicted = real & (place >= last - self.predicted[low:high, None])
         place = np.minimum(place, len(self.stream) - 2)
         documents = self.documents[low:high]
         return WindowBatch(
             np.where(real, self.stream[place], padding),
             real,
-            np.where(asked, self.stream[place + 1], IGNORED),
+            np.where(predicted, self.stream[place + 1], IGNORED),
             place - documents[:, None],
             documents,
         )
@@ -105,9 +105,9 @@ def rolling(documents: Documents, length: int, stride: int, end: int) -> TokenWi
     number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     size = sizes[document]
     until = np.minimum(length + number * stride, size)
-    asked = until - np.where(number > 0, length + (number - 1) * stride, 0)
+    predicted = until - np.where(number > 0, length + (number - 1) * stride, 0)
     base = documents.starts[document] + document
-    return TokenWindows(stream, base + np.maximum(until - length, 0), base + until, asked, document)
+    return TokenWindows(stream, base + np.maximum(until - length, 0), base + until, predicted, document)
 
 
 @dataclass(frozen=True)
@@ -224,9 +224,9 @@ def measure(
     examples, owners, before = _laid_out(reader, documents, texts, cache, key)
     if "replaced" in reader.objective.label_names:
         return _in_words_of(detection, _judged(reader, examples, owners), seed, None)
-    asked = partial(_answers, reader, examples, before)
+    answer = partial(_answers, reader, examples, before)
     compute = likelihood if reader.objective.name in LIKELIHOOD else hidden
-    return _in_words_of(compute, _tally(reader, documents, len(examples), asked, owners, ngrams), seed, ngrams)
+    return _in_words_of(compute, _tally(reader, documents, len(examples), answer, owners, ngrams), seed, ngrams)
 
 
 def _in_words_of(
@@ -408,17 +408,17 @@ def _laid_out(
         return spans, np.asarray(spans.document), np.full(len(spans), reader.end)
     tokenizer = reader.tokenizer
     wrapped = layout == "blocks"
-    found = pieces(documents, length, tokenizer.sep_token_id if wrapped else reader.end)
-    if not len(found.rows):
+    blocks = pieces(documents, length, tokenizer.sep_token_id if wrapped else reader.end)
+    if not len(blocks.rows):
         raise DataError(
             f"the held-out text has {len(documents.tokens)} tokens, too few for one block of {reader.block_size}; "
             "give more rows, or raise max_eval_samples"
         )
-    rows = found.rows
+    rows = blocks.rows
     if wrapped:
         first, last = (np.full((len(rows), 1), each) for each in (tokenizer.cls_token_id, tokenizer.sep_token_id))
         rows = np.hstack([first, rows, last])
-    return [{"input_ids": row} for row in rows], found.documents, found.before
+    return [{"input_ids": row} for row in rows], blocks.documents, blocks.before
 
 
 def _tally(
@@ -433,22 +433,22 @@ def _tally(
     mean = documents.mean_bytes(len(reader.tokenizer))
     parts: list[dict[str, npt.NDArray[Any]]] = []
     for low, high in _shares(reader, count):
-        said = ask(low, high)
+        predictions = ask(low, high)
         part: dict[str, npt.NDArray[Any]] = {
-            "owner": owners[low:high][said.row],
-            "bits": said.bits,
-            "right": said.right,
-            "tokens": np.ones(len(said.row)),
-            "bytes": mean[said.token] if said.places is None else documents.sizes[said.places],
+            "owner": owners[low:high][predictions.row],
+            "bits": predictions.bits,
+            "right": predictions.right,
+            "tokens": np.ones(len(predictions.row)),
+            "bytes": mean[predictions.token] if predictions.places is None else documents.sizes[predictions.places],
         }
         if ngrams is not None:
-            part["unigram"] = ngrams.unigram_bits(said.token)
-            part["bigram"] = ngrams.bigram_bits(said.left, said.token)
-        if said.pairs is not None:
-            rows, right = said.pairs
+            part["unigram"] = ngrams.unigram_bits(predictions.token)
+            part["bigram"] = ngrams.bigram_bits(predictions.left, predictions.token)
+        if predictions.pairs is not None:
+            rows, right = predictions.pairs
             blank = {name: np.zeros(len(rows)) for name in part} | {"owner": owners[low:high][rows]}
             judged = {"pairs": np.ones(len(rows)), "pairs_right": right.astype(np.float64)}
-            nothing = {name: np.zeros(len(said.row)) for name in judged}
+            nothing = {name: np.zeros(len(predictions.row)) for name in judged}
             part = {name: np.concatenate([each, (blank | judged)[name]]) for name, each in (part | nothing).items()}
         parts.append(part)
     return _gathered(reader, parts)
@@ -466,15 +466,15 @@ def _judged(reader: HeldOutModel, examples: Any, owners: Ints) -> Tally:
                 reader.model, {name: value.to(reader.device) for name, value in batch.items()}
             )
         judged = batch["replaced"].numpy() != IGNORED
-        said = outputs["logits"].argmax(-1).cpu().numpy()[judged] == 1
+        predicted = outputs["logits"].argmax(-1).cpu().numpy()[judged] == 1
         true = outputs["replaced"].cpu().numpy()[judged] == 1
         values: dict[str, npt.NDArray[Any]] = {
-            "right": said == true,
+            "right": predicted == true,
             "tokens": np.ones(len(true)),
             "replaced": true,
-            "found": said & true,
-            "missed": true & ~said,
-            "false_alarms": said & ~true,
+            "found": predicted & true,
+            "missed": true & ~predicted,
+            "false_alarms": predicted & ~true,
         }
         owner = owners[low:high][np.nonzero(judged)[0]]
         parts.append({name: each.astype(np.float64) for name, each in (values | {"owner": owner}).items()})

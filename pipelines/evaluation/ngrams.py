@@ -72,9 +72,9 @@ class NGrams:
         count = np.where(self.pairs[place] == wanted, self.counts[place], 0)
         often, kinds = (values[left] for values in self._contexts)
         less = discount(self.counts)
-        known = np.maximum(often, 1)
-        lower = np.where(often > 0, less * kinds / known, 1.0)
-        bits: Floats = -np.log2(np.maximum(count - less, 0) / known + lower * self._continuation[tokens])
+        left_counts = np.maximum(often, 1)
+        lower = np.where(often > 0, less * kinds / left_counts, 1.0)
+        bits: Floats = -np.log2(np.maximum(count - less, 0) / left_counts + lower * self._continuation[tokens])
         return bits
 
 
@@ -97,8 +97,8 @@ def fit(streams: Iterable[tuple[Ints, Ints]], vocabulary: int, end: int) -> NGra
     pairs, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for tokens, starts in streams:
         if len(tokens):
-            found, often = np.unique(left_neighbours(tokens, starts, end) * vocabulary + tokens, return_counts=True)
-            pairs, counts = _added(pairs, counts, found, often)
+            new_pairs, often = np.unique(left_neighbours(tokens, starts, end) * vocabulary + tokens, return_counts=True)
+            pairs, counts = _added(pairs, counts, new_pairs, often)
     if not len(pairs):
         raise DataError("the training rows hold no token to fit the unigram and the bigram model on")
     return NGrams(vocabulary, pairs, counts)
@@ -111,8 +111,8 @@ def left_neighbours(tokens: Ints, starts: Ints, end: int) -> Ints:
     return left
 
 
-def _added(pairs: Ints, counts: Ints, found: Ints, often: Ints) -> tuple[Ints, Ints]:
-    every, place = np.unique(np.concatenate([pairs, found]), return_inverse=True)
+def _added(pairs: Ints, counts: Ints, new_pairs: Ints, often: Ints) -> tuple[Ints, Ints]:
+    every, place = np.unique(np.concatenate([pairs, new_pairs]), return_inverse=True)
     sums = np.zeros(len(every), dtype=np.int64)
     np.add.at(sums, place, np.concatenate([counts, often]))
     return every, sums
@@ -129,8 +129,8 @@ def kept(
             return NGrams(vocabulary, arrays["pairs"], arrays["counts"])
     except (OSError, ValueError, KeyError, EOFError):
         pass
-    found = fit(streams, vocabulary, end)
+    ngrams = fit(streams, vocabulary, end)
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as temporary, open(temporary, "wb") as out:
-        np.savez(out, pairs=found.pairs, counts=found.counts)
-    return found
+        np.savez(out, pairs=ngrams.pairs, counts=ngrams.counts)
+    return ngrams

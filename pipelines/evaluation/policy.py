@@ -142,19 +142,19 @@ def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
 
 def _unfit_against(stage: Evaluate, recipe: Recipe, model: str, before: list[str]) -> Iterator[ConfigIssue]:
     assert stage.against is not None
-    known = [START, *(each for each in before if writes(recipe, each) is None)]
+    models = [START, *(each for each in before if writes(recipe, each) is None)]
     if stage.against == model:
         yield ("against",), f"is '{model}', the very model that is evaluated; name the one it was made from"
     elif stage.against != START and stage.against.partition("/")[0] not in before:
         yield (
             ("against",),
-            f"'{stage.against}' is no earlier stage.{nearest(stage.against, known)} Allowed: {', '.join(known)}",
+            f"'{stage.against}' is no earlier stage.{nearest(stage.against, models)} Allowed: {', '.join(models)}",
         )
     elif (why := writes(recipe, stage.against)) is not None:
         yield (
             ("against",),
             f"'{stage.against}' {why}. Allowed: "
-            f"{', '.join(each for each in known if each not in (model, stage.against))}",
+            f"{', '.join(each for each in models if each not in (model, stage.against))}",
         )
 
 
@@ -181,5 +181,5 @@ def content(stage: Evaluate) -> dict[str, str]:
 
 def names(stage: Evaluate) -> tuple[str, ...]:
     """What is measured, in the order of `metrics.json`."""
-    found = ALONE if stage.against is None else BESIDE
-    return tuple(name for name in found if stage.temperature > 0 or not name.startswith("kl"))
+    metrics = ALONE if stage.against is None else BESIDE
+    return tuple(name for name in metrics if stage.temperature > 0 or not name.startswith("kl"))

@@ -183,8 +183,8 @@ class ScoredLogits:
 
     def mixed(self, other: ScoredLogits, swapped: NDArray[np.bool_]) -> dict[str, float]:
         """The scores with the other's answers where `swapped` (examples,)."""
-        found: dict[str, float] = self.scored(np.where(swapped[:, None], other.logits, self.logits), self.labels)
-        return found
+        scores: dict[str, float] = self.scored(np.where(swapped[:, None], other.logits, self.logits), self.labels)
+        return scores
 
 
 Rescored = ScoredCounts | ScoredLogits
@@ -196,13 +196,13 @@ def rescored(task: Any, part: SplitColumns, reported: Mapping[str, float]) -> Re
     `part` is what `read_predictions` found. Scores that were computed in another way than example by example, or from
     labels that are not public, cannot be had again.
     """
-    found = _of_texts(task, part) or _of_spans(task, part) or _of_tags(task, part) or _of_logits(task, part)
-    if found is None:
+    predictions = _of_texts(task, part) or _of_spans(task, part) or _of_tags(task, part) or _of_logits(task, part)
+    if predictions is None:
         return None
-    nothing = np.zeros(len(found), dtype=bool)
-    again = found.mixed(found, nothing)  # type: ignore[arg-type]
+    nothing = np.zeros(len(predictions), dtype=bool)
+    again = predictions.mixed(predictions, nothing)  # type: ignore[arg-type]
     agrees = [math.isclose(value, reported[name], abs_tol=CLOSE) for name, value in again.items() if name in reported]
-    return found if agrees and all(agrees) else None
+    return predictions if agrees and all(agrees) else None
 
 
 def _counted(metrics: Sequence[str], texts: Column, references: Column) -> ScoredCounts | None:
@@ -217,12 +217,12 @@ def _of_texts(task: Any, part: SplitColumns) -> Rescored | None:
     if "hypothesis" not in part or any(text is None for text in part["reference"]):
         return None
     if hasattr(task, "read"):  # classes and numbers that were written
-        said, labels, _ = task.read(part["hypothesis"], part["reference"])
-        return _read_as_classes(task, np.asarray(said), np.asarray(labels))
+        predictions, labels, _ = task.read(part["hypothesis"], part["reference"])
+        return _read_as_classes(task, np.asarray(predictions), np.asarray(labels))
     choose = getattr(task, "graded", list)
-    found = _counted(task.metrics, choose(part["hypothesis"]), choose(part["reference"]))
-    exact = found.tables.get("exact_match") if found is not None else None
-    return found if found is None or exact is None else replace(found, right=exact[:, 0] > 0)
+    counted = _counted(task.metrics, choose(part["hypothesis"]), choose(part["reference"]))
+    exact = counted.tables.get("exact_match") if counted is not None else None
+    return counted if counted is None or exact is None else replace(counted, right=exact[:, 0] > 0)
 
 
 def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[np.generic]) -> Rescored:
@@ -243,8 +243,8 @@ def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[
 def _of_spans(task: Any, part: SplitColumns) -> Rescored | None:
     if "answer" not in part or any(answers is None for answers in part["answers"]):
         return None
-    found = _counted(task.metrics, part["answer"], part["answers"])
-    return None if found is None else replace(found, right=next(iter(found.tables.values()))[:, 0] > 0)
+    counted = _counted(task.metrics, part["answer"], part["answers"])
+    return None if counted is None else replace(counted, right=next(iter(counted.tables.values()))[:, 0] > 0)
 
 
 def _of_tags(task: Any, part: SplitColumns) -> Rescored | None:

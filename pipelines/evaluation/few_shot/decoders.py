@@ -90,9 +90,9 @@ class DecoderReader(LikelihoodReader):
         """Whether the model takes its distances from how many keys there are, filled up or not."""
         self._kept: Any = None
 
-    def encode(self, asked: Continuation) -> Encoded:
-        context, continuation = spaced(asked)
-        continuation += asked.rest
+    def encode(self, request: Continuation) -> Encoded:
+        context, continuation = spaced(request)
+        continuation += request.rest
         before = self.context(context)
         whole = (
             [*self.opening, *self.plain(context + continuation)] if context else [*before, *self.plain(continuation)]
@@ -132,16 +132,16 @@ class DecoderReader(LikelihoodReader):
         self._kept = None
 
         def answer(positions: list[int], device: torch.device) -> list[dict[tuple[int, ...], _Said]]:
-            told = iter(self._batch([families[at] for at in positions], device))
-            return [{group.context: next(told) for group in families[at].groups} for at in positions]
+            likelihoods = iter(self._batch([families[at] for at in positions], device))
+            return [{group.context: next(likelihoods) for group in families[at].groups} for at in positions]
 
         lengths = [max(len(each.context) + max(map(len, each.rows)) for each in family.groups) for family in families]
         running["batch_size"] = max(
             1, running.get("batch_size", 32) // max((len(each.groups) for each in families), default=1)
         )
         by_context: dict[tuple[int, ...], _Said] = {}
-        for told in answers(self.model, lengths, answer, **running):
-            by_context |= told
+        for family_likelihoods in answers(self.model, lengths, answer, **running):
+            by_context |= family_likelihoods
         return [by_context[each.context][each.answer] for each in fitting]
 
     def _within(self, encoded: Encoded) -> Encoded:
@@ -172,9 +172,9 @@ class DecoderReader(LikelihoodReader):
             len({len(each.context) - stem for each, stem in zip(groups, stems or [0] * len(groups), strict=True)}) > 1
         )
         if (way, uneven) not in self.judged:
-            expected, found = self._whole(groups, device), self._go_on(groups, stems, device)
+            expected, actual = self._whole(groups, device), self._go_on(groups, stems, device)
             pairs = [
-                (one[key].nats, other[key].nats) for one, other in zip(expected, found, strict=True) for key in one
+                (one[key].nats, other[key].nats) for one, other in zip(expected, actual, strict=True) for key in one
             ]
             self.judged[way, uneven] = all(abs(one - other) <= TOLERANCE * (1 + abs(one)) for one, other in pairs)
         return self.judged[way, uneven]
@@ -184,7 +184,7 @@ class DecoderReader(LikelihoodReader):
         import torch
 
         rows = [(at, read) for at, group in enumerate(groups) for read in group.rows]
-        found: list[_Said] = [{} for _ in groups]
+        likelihoods: list[_Said] = [{} for _ in groups]
         longest = max(len(groups[at].context) + len(read) for at, read in rows)
         keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         for low, high in _chunks(len(rows), longest * self._vocabulary()):
@@ -204,8 +204,8 @@ class DecoderReader(LikelihoodReader):
             for row, (at, read) in enumerate(part):
                 begin = len(groups[at].context) - 1 - first
                 for target in groups[at].rows[read]:
-                    found[at][target] = read_off(logits[row, begin : begin + len(target)], target)
-        return found
+                    likelihoods[at][target] = read_off(logits[row, begin : begin + len(target)], target)
+        return likelihoods
 
     def _go_on(self, groups: Sequence[_Group], stems: list[int] | None, device: torch.device) -> list[_Said]:
         """The contexts through the body of the model, but for their last token; then that token and the rows
@@ -225,7 +225,7 @@ class DecoderReader(LikelihoodReader):
                 input_ids=ids, attention_mask=seen, position_ids=places, past_key_values=past, use_cache=True
             ).past_key_values
         rows = [(at, read) for at, group in enumerate(groups) for read in group.rows]
-        found: list[_Said] = [{} for _ in groups]
+        likelihoods: list[_Said] = [{} for _ in groups]
         longest = 1 + max(len(read) for _, read in rows)
         chunks = _chunks(len(rows), longest * self._vocabulary())
         for number, (low, high) in enumerate(chunks):
@@ -246,8 +246,8 @@ class DecoderReader(LikelihoodReader):
             ).logits  # (rows, query, vocab)
             for row, (at, read) in enumerate(part):
                 for target in groups[at].rows[read]:
-                    found[at][target] = read_off(logits[row, : len(target)], target)
-        return found
+                    likelihoods[at][target] = read_off(logits[row, : len(target)], target)
+        return likelihoods
 
     def _shared(self, groups: Sequence[_Group], stems: list[int], device: torch.device) -> tuple[Any, Any]:
         """What is kept of the tokens that contexts begin with, a row for each context, and where those are real."""
@@ -258,10 +258,10 @@ class DecoderReader(LikelihoodReader):
         if self._kept is None or self._kept[0] != once:
             ids, real = (torch.from_numpy(each).to(device) for each in filled_on_the_left(once, self.padding))
             places = (real.cumsum(1) - 1).clamp(min=0)
-            kept = self.model.base_model(
+            cache = self.model.base_model(
                 input_ids=ids, attention_mask=real, position_ids=places, use_cache=True
             ).past_key_values
-            self._kept = once, kept, real
+            self._kept = once, cache, real
         owners = torch.tensor([once.index(each) for each in beginnings], device=device)
         past = copy.deepcopy(self._kept[1])
         past.batch_select_indices(owners)
@@ -273,12 +273,12 @@ class DecoderReader(LikelihoodReader):
 
 def _grouped(requests: Sequence[Encoded]) -> list[_Group]:
     """Every context once, every row once."""
-    found: dict[tuple[int, ...], dict[tuple[int, ...], list[tuple[int, ...]]]] = {}
+    by_context: dict[tuple[int, ...], dict[tuple[int, ...], list[tuple[int, ...]]]] = {}
     for each in requests:
-        served = found.setdefault(each.context, {}).setdefault(each.answer[:-1], [])
+        served = by_context.setdefault(each.context, {}).setdefault(each.answer[:-1], [])
         if each.answer not in served:
             served.append(each.answer)
-    return [_Group(context, rows) for context, rows in found.items()]
+    return [_Group(context, rows) for context, rows in by_context.items()]
 
 
 def _families(groups: Sequence[_Group]) -> list[_Family]:
@@ -290,17 +290,19 @@ def _families(groups: Sequence[_Group]) -> list[_Family]:
     common = min(common, min(len(each.context) for each in groups) - 1)
     if len(groups) > 1 and common >= LEAST_SHARED:
         return [_Family((each,), common) for each in groups]
-    found: list[_Family] = []
+    families: list[_Family] = []
     for group in sorted(groups, key=lambda each: each.context):
-        last = found[-1] if found else None
+        last = families[-1] if families else None
         stem = _common(last.groups[0].context, group.context) if last else 0
         stem = min(stem, len(group.context) - 1, *(len(each.context) - 1 for each in last.groups)) if last else 0
         if last and stem >= LEAST_SHARED and 2 * stem >= len(group.context) and len(last.groups) < LARGEST_FAMILY:
-            found[-1] = _Family((*last.groups, group), min(stem, last.stem) if len(last.groups) > 1 else stem)
+            families[-1] = _Family((*last.groups, group), min(stem, last.stem) if len(last.groups) > 1 else stem)
         else:
-            found.append(_Family((group,), 0))
+            families.append(_Family((group,), 0))
     # a context by itself shares all of its beginning with itself, so that a batch may hold it beside the others
-    return [each if len(each.groups) > 1 else _Family(each.groups, len(each.groups[0].context) - 1) for each in found]
+    return [
+        each if len(each.groups) > 1 else _Family(each.groups, len(each.groups[0].context) - 1) for each in families
+    ]
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
@@ -319,5 +321,7 @@ def _can_go_on(model: PreTrainedModel) -> bool:
     """Whether the model can be told where tokens stand behind those that it keeps."""
     forward, body = (inspect.signature(each.forward).parameters for each in (model, model.base_model))
     return all(
-        name in known for known in (forward, body) for name in ("position_ids", "past_key_values", "attention_mask")
+        name in parameters
+        for parameters in (forward, body)
+        for name in ("position_ids", "past_key_values", "attention_mask")
     )

@@ -40,9 +40,9 @@ class EncoderDecoderReader(LikelihoodReader):
             )
         self.padding = padding_token(tokenizer)
 
-    def encode(self, asked: Continuation) -> Encoded:
-        context, continuation = spaced(asked)
-        answer = self.plain(continuation + asked.rest)
+    def encode(self, request: Continuation) -> Encoded:
+        context, continuation = spaced(request)
+        answer = self.plain(continuation + request.rest)
         if not answer:
             raise ModelError(f"the tokenizer makes nothing of the answer {continuation!r}; write another word")
         return Encoded(self.context(context), tuple(answer))
@@ -75,10 +75,10 @@ class EncoderDecoderReader(LikelihoodReader):
         def answer(positions: list[int], device: torch.device) -> list[dict[tuple[int, ...], Likelihood]]:
             return self._batch([(contexts[at], list(groups[contexts[at]])) for at in positions], device)
 
-        found = dict(
+        by_context = dict(
             zip(contexts, answers(self.model, [len(each) for each in contexts], answer, **running), strict=True)
         )
-        return [found[each.context][each.answer] for each in fitting]
+        return [by_context[each.context][each.answer] for each in fitting]
 
     def _batch(
         self, groups: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], device: torch.device
@@ -93,7 +93,7 @@ class EncoderDecoderReader(LikelihoodReader):
             input_ids=ids, attention_mask=real
         ).last_hidden_state  # (contexts, tokens, dim)
         rows = [(at, target) for at, (_, targets) in enumerate(groups) for target in targets]
-        found: list[dict[tuple[int, ...], Likelihood]] = [{} for _ in groups]
+        likelihoods: list[dict[tuple[int, ...], Likelihood]] = [{} for _ in groups]
         longest = max(len(target) for _, target in rows)
         size = max(1, MOST_LOGITS // (longest * int(self.model.config.get_text_config(decoder=True).vocab_size)))
         for low in range(0, len(rows), size):
@@ -106,8 +106,8 @@ class EncoderDecoderReader(LikelihoodReader):
                 decoder_input_ids=torch.from_numpy(read).to(device),
             ).logits  # (rows, tokens, vocab)
             for row, (at, target) in enumerate(part):
-                found[at][target] = read_off(logits[row, : len(target)], target)
-        return found
+                likelihoods[at][target] = read_off(logits[row, : len(target)], target)
+        return likelihoods
 
 
 def filled(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:

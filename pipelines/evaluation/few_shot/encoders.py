@@ -53,11 +53,11 @@ class MaskReader(LikelihoodReader):
         place = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
         return tuple(whole[:place]), tuple(whole[place + len(plain) :])
 
-    def encode(self, asked: Continuation) -> Encoded:
-        context, answer = spaced(asked)
+    def encode(self, request: Continuation) -> Encoded:
+        context, answer = spaced(request)
         begin, end = len(context), len(context) + len(answer)
         given = self.tokenizer(
-            context + answer + asked.rest, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            context + answer + request.rest, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ids, places = given["input_ids"], given["offset_mapping"]
         inside = [at for at, (low, high) in enumerate(places) if low < end and high > begin and high > low]
@@ -76,10 +76,10 @@ class MaskReader(LikelihoodReader):
     def _within(self, encoded: Encoded) -> Encoded:
         """Without the beginning of a text that is too long; what the tokenizer puts before it stays."""
         excess = self.excess(encoded)
-        kept = len(self._before)
-        if excess > len(encoded.context) - kept:
+        prefix_length = len(self._before)
+        if excess > len(encoded.context) - prefix_length:
             self.refuse_too_long(encoded)
-        return Encoded((*self._before, *encoded.context[kept + excess :]), encoded.answer, encoded.rest)
+        return Encoded((*self._before, *encoded.context[prefix_length + excess :]), encoded.answer, encoded.rest)
 
     def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
         fitting = [self._within(each) for each in requests]
@@ -95,9 +95,10 @@ class MaskReader(LikelihoodReader):
         def answer(positions: list[int], device: torch.device) -> list[dict[int, Likelihood]]:
             return self._batch([(texts[at], list(hidden[texts[at]])) for at in positions], device)
 
-        found = dict(zip(texts, answers(self.model, [len(ids) for ids, _ in texts], answer, **running), strict=True))
+        by_text = dict(zip(texts, answers(self.model, [len(ids) for ids, _ in texts], answer, **running), strict=True))
         return [
-            _summed([found[self._hiding(each, at)][token] for at, token in enumerate(each.answer)]) for each in fitting
+            _summed([by_text[self._hiding(each, at)][token] for at, token in enumerate(each.answer)])
+            for each in fitting
         ]
 
     def _hiding(self, encoded: Encoded, at: int) -> tuple[tuple[int, ...], int]:
@@ -106,17 +107,17 @@ class MaskReader(LikelihoodReader):
         return (*encoded.context, *answer, *encoded.rest), len(encoded.context) + at
 
     def _batch(
-        self, asked: Sequence[tuple[tuple[tuple[int, ...], int], list[int]]], device: torch.device
+        self, queries: Sequence[tuple[tuple[tuple[int, ...], int], list[int]]], device: torch.device
     ) -> list[dict[int, Likelihood]]:
         import torch
 
         ids, real = (
-            torch.from_numpy(each).to(device) for each in filled([text for (text, _), _ in asked], self.padding)
+            torch.from_numpy(each).to(device) for each in filled([text for (text, _), _ in queries], self.padding)
         )
         logits = self.model(input_ids=ids, attention_mask=real).logits  # (texts, tokens, vocab)
         return [
             {token: read_off(logits[row, place : place + 1], [token]) for token in tokens}
-            for row, ((_, place), tokens) in enumerate(asked)
+            for row, ((_, place), tokens) in enumerate(queries)
         ]
 
 

@@ -42,8 +42,8 @@ class FineryLM(LM):  # type: ignore[misc]
         """(log-likelihood, whether greedy search would write it) of each (context, continuation)."""
         encoded = [self.reader.encode(Continuation(*each.args)) for each in requests]
         self.cut += sum(self.reader.excess(each) > 0 for each in encoded)
-        found = self.reader.likelihoods(encoded, **self.running) if encoded else []
-        return [(each.nats, each.greedy) for each in found]
+        likelihoods = self.reader.likelihoods(encoded, **self.running) if encoded else []
+        return [(each.nats, each.greedy) for each in likelihoods]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of each whole text, every token predicted once, in windows as long as the model reads."""
@@ -60,21 +60,21 @@ class FineryLM(LM):  # type: ignore[misc]
             room = limit - len(empty.context) - len(empty.rest)
             return [Encoded(empty.context, tuple(ids[at : at + room]), empty.rest) for at in range(0, len(ids), room)]
         begin = reader.context("")[-1]
-        found = utils.get_rolling_token_windows(token_list=ids, prefix_token=begin, max_seq_len=limit, context_len=1)
-        return [Encoded(tuple(context), tuple(answer)) for context, answer in map(utils.make_disjoint_window, found)]
+        windows = utils.get_rolling_token_windows(token_list=ids, prefix_token=begin, max_seq_len=limit, context_len=1)
+        return [Encoded(tuple(context), tuple(answer)) for context, answer in map(utils.make_disjoint_window, windows)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """What is written behind each context, greedily unless the task draws."""
         by_settings: dict[str, list[int]] = {}
         for place, each in enumerate(requests):
             by_settings.setdefault(repr(sorted(each.args[1].items())), []).append(place)
-        found = [""] * len(requests)
+        texts = [""] * len(requests)
         for places in by_settings.values():
             for place, text in zip(
                 places, self._written([requests[at].args[0] for at in places], requests[places[0]].args[1]), strict=True
             ):
-                found[place] = text
-        return found
+                texts[place] = text
+        return texts
 
     def _written(self, contexts: Sequence[str], words: Mapping[str, Any]) -> list[str]:
         stops = words.get("until") or []

@@ -75,7 +75,7 @@ class LikelihoodReader(ABC):
         self.limit = min((each for each in (limit, own) if each is not None), default=None)
 
     @abstractmethod
-    def encode(self, asked: Continuation) -> Encoded:
+    def encode(self, request: Continuation) -> Encoded:
         """The tokens of a context and its continuation. Raises ModelError for a continuation without any."""
 
     @abstractmethod
@@ -109,10 +109,10 @@ class LikelihoodReader(ABC):
         )
 
 
-def spaced(asked: Continuation) -> tuple[str, str]:
+def spaced(request: Continuation) -> tuple[str, str]:
     """(context, continuation): white space between them belongs to the continuation."""
-    context = asked.context.rstrip()
-    return context, asked.context[len(context) :] + asked.answer
+    context = request.context.rstrip()
+    return context, request.context[len(context) :] + request.answer
 
 
 def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -55,27 +55,27 @@ class PromptTemplate(Block):
     @model_validator(mode="after")
     def _asks(self) -> PromptTemplate:
         names = placeholders(self.text)
-        found: list[ConfigIssue] = []
+        issues: list[ConfigIssue] = []
         if not [name for name in names if name != ANSWER]:
-            found.append(
+            issues.append(
                 (
                     ("text",),
                     "holds no {column}, so that every row would be asked the same; write one, such as {sentence}",
                 )
             )
         if names.count(ANSWER) > 1:
-            found.append((("text",), "holds {answer} more than once; an answer has one place"))
+            issues.append((("text",), "holds {answer} more than once; an answer has one place"))
         if isinstance(self.answers, tuple):
             again = [at for at, each in enumerate(self.answers) if each in self.answers[:at]]
-            found += [
+            issues += [
                 (("answers", at), f"'{self.answers[at]}' is named twice; each class needs words of its own")
                 for at in again
             ]
-            found += [(("answers", at), "is empty") for at, each in enumerate(self.answers) if not each.strip()]
+            issues += [(("answers", at), "is empty") for at, each in enumerate(self.answers) if not each.strip()]
             if len(self.answers) < 2:
-                found.append((("answers",), f"has {len(self.answers)} entries, must have at least 2"))
-        if found:
-            raise ConfigIssues(found)
+                issues.append((("answers",), f"has {len(self.answers)} entries, must have at least 2"))
+        if issues:
+            raise ConfigIssues(issues)
         return self
 
     @property
@@ -102,7 +102,7 @@ def placeholders(text: str) -> list[str]:
 
 def fill(text: str, fields: Mapping[str, str]) -> str:
     """The text with each known name in braces replaced, once: what stands in a row is never a template itself."""
-    return PLACEHOLDER.sub(lambda found: fields.get(found[1], found[0]), text)
+    return PLACEHOLDER.sub(lambda match: fields.get(match[1], match[0]), text)
 
 
 def lettered(options: Sequence[str]) -> str:
@@ -120,22 +120,22 @@ def columns_of(task: Any) -> tuple[str, ...]:
 
 def unfit(prompt: PromptTemplate, task: Any) -> list[ConfigIssue]:
     """What is wrong with asking this task with this prompt, as far as no data need be read."""
-    known = columns_of(task)
-    found: list[ConfigIssue] = []
+    columns = columns_of(task)
+    issues: list[ConfigIssue] = []
     for name in dict.fromkeys(placeholders(prompt.text)):
-        if name != ANSWER and name not in known:
-            found.append(
+        if name != ANSWER and name not in columns:
+            issues.append(
                 (
                     ("text",),
-                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, known)} Columns: "
-                    f"{', '.join(known)}",
+                    f"holds {{{name}}}, which is no column of '{task.name}'.{nearest(name, columns)} Columns: "
+                    f"{', '.join(columns)}",
                 )
             )
     kinds = {"classification": task.labels, "regression": None, "multiple_choice": None}
     if prompt.answers is None:
-        return found
+        return issues
     if task.kind not in kinds:
-        found.append(
+        issues.append(
             (("answers",), f"are words for classes, but the answers of '{task.name}' are texts; leave them out")
         )
     elif (prompt.answers == "letters") != (task.kind == "multiple_choice"):
@@ -144,17 +144,17 @@ def unfit(prompt: PromptTemplate, task: Any) -> list[ConfigIssue]:
             if task.kind == "multiple_choice"
             else "write a word for each class"
         )
-        found.append((("answers",), f"does not fit '{task.name}': {what}"))
+        issues.append((("answers",), f"does not fit '{task.name}': {what}"))
     elif task.kind == "classification" and task.labels and len(prompt.answers) != len(task.labels):
-        found.append(
+        issues.append(
             (
                 ("answers",),
                 f"has {len(prompt.answers)} entries, but '{task.name}' has the classes {', '.join(task.labels)}",
             )
         )
     elif task.kind == "regression" and not all(_is_number(each) for each in prompt.answers):
-        found.append((("answers",), f'must be numbers, because those of \'{task.name}\' are: ["0", "1", …]'))
-    return found
+        issues.append((("answers",), f'must be numbers, because those of \'{task.name}\' are: ["0", "1", …]'))
+    return issues
 
 
 def _is_number(text: str) -> bool:

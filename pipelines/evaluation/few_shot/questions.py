@@ -117,13 +117,13 @@ def _choices(
     bare: Any = replace(task, context=None, columns=columns, blank=None).rows(split, limit)
     [name] = [column for column in columns if column not in task.option_columns]
     labels: Sequence[Any] = [None] * len(rows) if rows.labels is None else rows.labels
-    found = []
+    questions = []
     for at, (question, options, label) in enumerate(zip(bare.texts, bare.options, labels, strict=True)):
         words = tuple(LETTERS[: len(options)]) if prompt.answers == "letters" else tuple(options)
         context = {} if task.context is None else {task.context: rows.texts[at]}
         fields = {**context, name: question, OPTIONS: lettered(options)}
-        found.append(FewShotQuestion(fields, words, None if label is None else words[label], label))
-    return found
+        questions.append(FewShotQuestion(fields, words, None if label is None else words[label], label))
+    return questions
 
 
 def _spans(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
@@ -143,15 +143,15 @@ def _texts(task: Any, prompt: PromptTemplate, split: str, limit: int | None, row
 
 
 def _dialogues(task: Any, prompt: PromptTemplate, split: str, limit: int | None, rows: Rows) -> list[FewShotQuestion]:
-    found = []
+    questions = []
     for number, dialogue in zip(rows.index, rows.dialogues, strict=True):  # type: ignore[attr-defined]
         if len(dialogue.messages) < 2:
             raise DataError(
                 f"row {number + 1} of '{task.name}' (the first is 1) asks nothing, it is a text without a "
                 "prompt; measure it with 'datasets'"
             )
-        found.append(FewShotQuestion({"prompt": dialogue.prompt}, (), dialogue.completion, None))
-    return found
+        questions.append(FewShotQuestion({"prompt": dialogue.prompt}, (), dialogue.completion, None))
+    return questions
 
 
 class Demonstrations:
@@ -173,12 +173,12 @@ class Demonstrations:
         if count == 0:
             return []
         random = Random(f"{self.seed} {draw} {row}" if self.per_question else f"{self.seed} {draw}")
-        found: list[int] = []
+        places: list[int] = []
         for place in self._order(random):
             if self.train.each[place].fields != question.fields or not self.per_question:
-                found.append(place)
-            if len(found) == count:
-                return found
+                places.append(place)
+            if len(places) == count:
+                return places
         raise DataError(
             f"'{self.name}' has {len(self.train)} training rows, too few to show {count} examples; lower few_shot.shots"
         )
@@ -239,16 +239,16 @@ def asked(
     """The question with as many of the examples as fit, the last ones. `room` are the tokens of an answer that is
     written."""
     for dropped in range(len(examples) + 1):
-        found = AskedPrompt(question, prompt, tuple(examples[dropped:]), dropped)
-        if not reader.excess(_longest(reader, found, room)):
-            return found
+        asked_prompt = AskedPrompt(question, prompt, tuple(examples[dropped:]), dropped)
+        if not reader.excess(_longest(reader, asked_prompt, room)):
+            return asked_prompt
     return AskedPrompt(question, prompt, (), len(examples), cut=True)
 
 
-def _longest(reader: LikelihoodReader, found: AskedPrompt, room: int | None) -> Encoded:
+def _longest(reader: LikelihoodReader, asked_prompt: AskedPrompt, room: int | None) -> Encoded:
     if room is not None:
-        return Encoded(reader.context(found.text()[0]), (0,) * room)
-    return reader.encode(max(found.continuations(), key=lambda each: len(each.answer)))
+        return Encoded(reader.context(asked_prompt.text()[0]), (0,) * room)
+    return reader.encode(max(asked_prompt.continuations(), key=lambda each: len(each.answer)))
 
 
 def counts(prompts: Sequence[AskedPrompt]) -> dict[str, int]:

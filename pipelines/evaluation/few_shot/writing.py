@@ -80,12 +80,12 @@ def until(text: str, stops: Sequence[str]) -> str:
     return text
 
 
-def _ends(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], asked: int) -> Any:
+def _ends(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], prompt_length: int) -> Any:
     """A criterion of `generate` that ends each row behind its first stop."""
     import torch
 
     def done(input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        texts = tokenizer.batch_decode(input_ids[:, asked:], skip_special_tokens=True)
+        texts = tokenizer.batch_decode(input_ids[:, prompt_length:], skip_special_tokens=True)
         return torch.tensor([any(stop in text for stop in stops) for text in texts], device=input_ids.device)
 
     return done

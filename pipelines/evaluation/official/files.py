@@ -40,8 +40,8 @@ def read_json(path: Path) -> object:
     """A JSON file. Raises CommandError where it is no JSON, has a key twice, or a number that is not finite."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        record = dict(pairs)
+        if len(record) < len(pairs):
             names = [name for name, _ in pairs]
             twice = (
                 list(dict.fromkeys(name for name in names if names.count(name) > 1))
@@ -49,7 +49,7 @@ def read_json(path: Path) -> object:
                 else _repeated(names)
             )
             raise CommandError(f"{path} has {len(twice)} ids more than once: {listed(twice)}; give each one prediction")
-        return found
+        return record
 
     def refuse(word: str) -> object:
         raise CommandError(f"{path} holds {word}, must hold finite numbers")
@@ -64,12 +64,12 @@ def read_json(path: Path) -> object:
 
 def _repeated(values: Iterable[Id]) -> list[Id]:
     seen: set[Any] = set()
-    found: dict[Any, None] = {}
+    repeated: dict[Any, None] = {}
     for value in values:
         if value in seen:
-            found[value] = None
+            repeated[value] = None
         seen.add(value)
-    return list(found)
+    return list(repeated)
 
 
 def once_each(ids: Sequence[Hashable], path: Path, what: str) -> None:
@@ -84,21 +84,21 @@ def columns_of(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:
     if not path.is_file():
         raise CommandError(f"{path} is no file")
     if path.suffix.lower() == ".tsv":
-        found = _tsv(path)
+        columns = _tsv(path)
     else:
         try:
             table = read_file(path)
         except DataError as error:
             raise CommandError(str(error)) from None
-        found = {name: table[name].to_pylist() for name in table.column_names}
-    missing = [name for name in wanted if name not in found]
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+    missing = [name for name in wanted if name not in columns]
     if missing:
         raise CommandError(
-            f"{path} has no column '{missing[0]}'; it needs {', '.join(wanted)}, and has {', '.join(found) or 'none'}"
+            f"{path} has no column '{missing[0]}'; it needs {', '.join(wanted)}, and has {', '.join(columns) or 'none'}"
         )
-    if not next(iter(found.values())):
+    if not next(iter(columns.values())):
         raise CommandError(f"{path} holds no rows; give a file with data in it")
-    return found
+    return columns
 
 
 def _tsv(path: Path) -> dict[str, list[Any]]:

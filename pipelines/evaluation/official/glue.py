@@ -76,14 +76,14 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, floa
     return scores | {"total": len(names)}
 
 
-def _row_names(gold: Mapping[str, Sequence[object]], references: Path, said: set[int]) -> list[int]:
+def _row_names(gold: Mapping[str, Sequence[object]], references: Path, predicted: set[int]) -> list[int]:
     """What the rows are called: by a column `index` or `idx` where the predictions use its values, else by their
     number from 0."""
     rows = list(range(len(gold["label"])))
     for column in ("index", "idx"):
         if column in gold:
             values = [_row(cell, references, at) for at, cell in enumerate(gold[column], start=1)]
-            if set(values) == said or (said - set(rows) and said <= set(values)):
+            if set(values) == predicted or (predicted - set(rows) and predicted <= set(values)):
                 once_each(values, references, column)
                 return values
     return rows
@@ -103,7 +103,7 @@ def _classes(
 ) -> list[int]:
     """Ids of classes, from ids or words."""
     words = {plain(word): at for at, word in enumerate(labels)}
-    found: list[int] = []
+    classes: list[int] = []
     for cell, index in zip(cells, names, strict=True):
         text = "" if cell is None else str(cell).strip()
         number = (
@@ -119,8 +119,8 @@ def _classes(
                 f"{path} has the {what} {text[:40]!r} (index {index}), must be one of 0 … {len(labels) - 1} "
                 f"or {', '.join(labels)}"
             )
-        found.append(number)
-    return found
+        classes.append(number)
+    return classes
 
 
 def _number(cell: Any, path: Path, index: int) -> float:

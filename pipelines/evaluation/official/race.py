@@ -22,24 +22,25 @@ SCHOOLS = ("middle", "high")
 def score_race(predictions: Path, references: Path) -> dict[str, Any]:
     """`accuracy` over all questions, and how many they are. Raises CommandError."""
     right = _read_right(references)
-    said = _read_said(predictions, right)
-    if missing := missing_ids(right, said):
+    predicted = _read_said(predictions, right)
+    if missing := missing_ids(right, predicted):
         raise CommandError(
             f"{predictions} has no prediction for {len(missing)} of the {len(right)} ids of {references}: "
             f"{listed(missing)}; add them"
         )
-    if strange := missing_ids(said, set(right)):
+    if strange := missing_ids(predicted, set(right)):
         raise CommandError(
             f"{predictions} has {len(strange)} ids that {references} has not: {listed(strange)}; is it another split?"
         )
     marks = {
-        name: [one == other for one, other in zip(said[name], letters, strict=True)] for name, letters in right.items()
+        name: [one == other for one, other in zip(predicted[name], letters, strict=True)]
+        for name, letters in right.items()
     }
-    found: dict[str, Any] = {"accuracy": _mean(marks)}
+    scores: dict[str, Any] = {"accuracy": _mean(marks)}
     by_school = {school: {name: each for name, each in marks.items() if name.startswith(school)} for school in SCHOOLS}
     if all(by_school.values()):
-        found |= {f"accuracy_{school}": _mean(each) for school, each in by_school.items()}
-    return found | {"total": sum(len(each) for each in marks.values())}
+        scores |= {f"accuracy_{school}": _mean(each) for school, each in by_school.items()}
+    return scores | {"total": sum(len(each) for each in marks.values())}
 
 
 def _mean(marks: Mapping[str, list[bool]]) -> float:
@@ -58,24 +59,24 @@ def _letter(value: object, path: Path, name: str) -> str:
 
 def _read_right(path: Path) -> dict[str, list[str]]:
     columns = columns_of(path, ("example_id", "answer"))
-    found: dict[str, list[str]] = {}
+    answers: dict[str, list[str]] = {}
     for name, answer in zip(columns["example_id"], columns["answer"], strict=True):
-        found.setdefault(str(name), []).append(_letter(answer, path, str(name)))
-    return found
+        answers.setdefault(str(name), []).append(_letter(answer, path, str(name)))
+    return answers
 
 
 def _read_said(path: Path, right: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    said = read_json(path)
-    if not isinstance(said, dict) or not said:
+    data = read_json(path)
+    if not isinstance(data, dict) or not data:
         raise CommandError(f'{path} must hold one object such as {{"high1.txt": "A"}}, with at least one prediction')
-    found: dict[str, list[str]] = {}
-    for name, value in said.items():
+    answers: dict[str, list[str]] = {}
+    for name, value in data.items():
         letters = [_letter(each, path, name) for each in (value if isinstance(value, list) else [value])]
-        asked = len(right.get(name, letters))
-        if len(letters) != asked:
+        count = len(right.get(name, letters))
+        if len(letters) != count:
             raise CommandError(
-                f"{path} has {len(letters)} letters for '{name}', which has {asked} questions; give a list "
+                f"{path} has {len(letters)} letters for '{name}', which has {count} questions; give a list "
                 "with a letter for each, in the order of the file"
             )
-        found[name] = letters
-    return found
+        answers[name] = letters
+    return answers
