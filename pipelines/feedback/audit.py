@@ -60,21 +60,23 @@ def _groups(judged: Sequence[JudgedPrompt]) -> list[Row]:
         ("Where the order of showing decides", [each for each in rows if each[2].consistent is False][:SHOWN]),
         ("Where it abstained", [each for each in rows if each[2].abstained][:SHOWN]),
     ]
-    return [{"title": title, "examples": [_example(*each) for each in found]} for title, found in kinds if found]
+    return [
+        {"title": title, "examples": [_example(*each) for each in examples]} for title, examples in kinds if examples
+    ]
 
 
 def _example(own: JudgedPrompt, pair: Pair, verdict: Verdict) -> Row:
-    told = [f"P(A is better) = {verdict.probability:.3f}"]
+    notes = [f"P(A is better) = {verdict.probability:.3f}"]
     if verdict.shown_first is not None and verdict.shown_second is not None:
-        told.append(f"{verdict.shown_first:.3f} with A first, {verdict.shown_second:.3f} with A second")
+        notes.append(f"{verdict.shown_first:.3f} with A first, {verdict.shown_second:.3f} with A second")
     if own.principles.get(pair):
-        told.append(f"by the principle '{own.principles[pair]}'")
-    told.append(f"row {own.number + 1}")
+        notes.append(f"by the principle '{own.principles[pair]}'")
+    notes.append(f"row {own.number + 1}")
     return {
         "prompt": _cut(str(own.prompt)),
         "first": _cut(own.texts[pair[0]]),
         "second": _cut(own.texts[pair[1]]),
-        "told": "; ".join(told),
+        "told": "; ".join(notes),
         "reason": _cut(verdict.reason),
         "winner": "A" if verdict.decided and verdict.probability > 0.5 else "B" if verdict.decided else "",
     }
@@ -97,7 +99,7 @@ def _revision(row: Mapping[str, Any]) -> Row:
 def _measures(details: Mapping[str, Any]) -> list[list[str]]:
     """The table of what was measured of the judge: its name, its value, its interval, what it is of, and what it
     would be at best."""
-    found = []
+    rows = []
     for key, called, best in (
         ("order_consistency", "the same preferred in both orders", "1"),
         ("position_bias", "what is shown first is taken", "0.5"),
@@ -108,11 +110,11 @@ def _measures(details: Mapping[str, Any]) -> list[list[str]]:
     ):
         each = details[key]
         if each["value"] is not None:
-            found.append(
+            rows.append(
                 [called, f"{each['value']:.3f}", f"{each['low']:.3f} – {each['high']:.3f}", f"{each['count']:,}", best]
             )
     if details["length_bias"]["correlation"] is not None:
-        found.append(
+        rows.append(
             [
                 "rank correlation of length and preference",
                 f"{details['length_bias']['correlation']:+.3f}",
@@ -121,7 +123,7 @@ def _measures(details: Mapping[str, Any]) -> list[list[str]]:
                 "0 if length is no merit",
             ]
         )
-    return found
+    return rows
 
 
 def _cut(text: str) -> str:

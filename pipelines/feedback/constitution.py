@@ -73,10 +73,10 @@ def _principles(path: Path, name: str) -> Any:
         data, _ = read_yaml(path)
     except RecipeError as error:
         raise ValueError(f"'{name}' is no readable YAML: {error}") from None
-    found = data.get(KEY) if isinstance(data, Mapping) else data
-    if not isinstance(found, tuple | list) or not found:
+    principles = data.get(KEY) if isinstance(data, Mapping) else data
+    if not isinstance(principles, tuple | list) or not principles:
         raise ValueError(f"'{name}' holds {show(data)}, must hold '{KEY}: [{{id: …, comparison: …}}]'")
-    return tuple(found)
+    return tuple(principles)
 
 
 def _differ(value: tuple[Principle, ...]) -> tuple[Principle, ...]:

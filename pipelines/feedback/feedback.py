@@ -150,10 +150,10 @@ class Feedback(Stage):
         if self.human is not None and self.human.source is not None:
             earlier = [stage.id for stage in recipe.stages[:position] if stage.stage == self.stage]
             if self.human.source not in earlier:
-                known = f"Allowed: {', '.join(earlier)}" if earlier else "There is none before this one; name a 'path'"
+                hint = f"Allowed: {', '.join(earlier)}" if earlier else "There is none before this one; name a 'path'"
                 yield (
                     ("human", "from"),
-                    f"'{self.human.source}' is no earlier feedback stage.{nearest(self.human.source, earlier)} {known}",
+                    f"'{self.human.source}' is no earlier feedback stage.{nearest(self.human.source, earlier)} {hint}",
                 )
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:

@@ -76,9 +76,9 @@ def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict]
         )
         if len(ranked) < 2 or _number(scores[ranked[0]]) <= _number(scores[ranked[-1]]):
             return []
-        found = _preference((ranked[0], ranked[-1]), verdicts)
-        return [found] if found is not None and found.chosen == ranked[0] else []
-    return [found for pair in verdicts if (found := _preference(pair, verdicts)) is not None]
+        preference = _preference((ranked[0], ranked[-1]), verdicts)
+        return [preference] if preference is not None and preference.chosen == ranked[0] else []
+    return [preference for pair in verdicts if (preference := _preference(pair, verdicts)) is not None]
 
 
 def _preference(pair: Pair, verdicts: Mapping[Pair, Verdict]) -> PreferencePair | None:
@@ -133,18 +133,25 @@ class JudgedPrompt:
     """Id of the principle each pair was compared by."""
 
 
-def judged_of(rows: PromptRows, at: int, sampled: Any, said: Any) -> JudgedPrompt:
+def judged_of(rows: PromptRows, at: int, sampled: Any, judgement: Any) -> JudgedPrompt:
     """What was kept of one prompt, put together."""
     texts = sampled["texts"]
-    if "scores" in said:
+    if "scores" in judgement:
         verdicts = {
-            pair: verdict_of(said["scores"][pair[0]], said["scores"][pair[1]]) for pair in compared(texts, "all", 0, at)
+            pair: verdict_of(judgement["scores"][pair[0]], judgement["scores"][pair[1]])
+            for pair in compared(texts, "all", 0, at)
         }
         return JudgedPrompt(
-            rows.texts[at], rows.index[at], texts, sampled["ended"], said["scores"], verdicts, dict.fromkeys(verdicts)
+            rows.texts[at],
+            rows.index[at],
+            texts,
+            sampled["ended"],
+            judgement["scores"],
+            verdicts,
+            dict.fromkeys(verdicts),
         )
-    verdicts = {tuple(each["pair"]): Verdict(**each["verdict"]) for each in said["verdicts"]}
-    principles = {tuple(each["pair"]): each["principle"] for each in said["verdicts"]}
+    verdicts = {tuple(each["pair"]): Verdict(**each["verdict"]) for each in judgement["verdicts"]}
+    principles = {tuple(each["pair"]): each["principle"] for each in judgement["verdicts"]}
     return JudgedPrompt(
         rows.texts[at], rows.index[at], texts, sampled["ended"], win_rates(len(texts), verdicts), verdicts, principles
     )

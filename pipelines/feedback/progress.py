@@ -48,12 +48,12 @@ class FeedbackProgress:
 
     def done(self, number: int, make: Callable[[], Sequence[Row]]) -> list[Row]:
         """The rows of a part, made now unless they are there."""
-        found = self.rows(number)
-        if found is None:
+        rows = self.rows(number)
+        if rows is None:
             self.save(number, make())
-            found = self.rows(number)
-            assert found is not None
-        return found
+            rows = self.rows(number)
+            assert rows is not None
+        return rows
 
     def clear(self) -> None:
         """Forget the parts: what they led to is written."""

@@ -46,8 +46,8 @@ def share(hits: float, count: int) -> Figures:
 
 def order_consistency(verdicts: Iterable[Verdict]) -> Figures:
     """Share of the pairs shown in both orders whose verdict was the same in both."""
-    said = [each.consistent for each in verdicts if each.consistent is not None]
-    return share(sum(said), len(said))
+    consistent = [each.consistent for each in verdicts if each.consistent is not None]
+    return share(sum(consistent), len(consistent))
 
 
 def position_bias(verdicts: Iterable[Verdict]) -> Figures:
@@ -111,18 +111,18 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> Figures:
     """Share of the decided verdicts that prefer what the labels prefer."""
-    said = [
+    agrees = [
         (preferred(each.probability) > 0) == truth
         for each, truth in zip(verdicts, first_is_better, strict=True)
         if each.decided
     ]
-    return share(sum(said), len(said))
+    return share(sum(agrees), len(agrees))
 
 
 def self_consistency(verdicts: Sequence[Verdict], again: Sequence[Verdict]) -> Figures:
     """Share of the pairs asked a second time whose verdict stayed: the same one preferred, or none both times."""
-    said = [_sign(one) == _sign(two) for one, two in zip(verdicts, again, strict=True)]
-    return share(sum(said), len(said))
+    stayed = [_sign(one) == _sign(two) for one, two in zip(verdicts, again, strict=True)]
+    return share(sum(stayed), len(stayed))
 
 
 def _sign(verdict: Verdict) -> int:
@@ -136,7 +136,7 @@ SHARES = ("order_consistency", "position_bias", "self_consistency", "transitivit
 
 def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str) -> list[Row]:
     """The rows of `preferences.jsonl`. `margin` is the difference of the two probabilities, 2P - 1."""
-    found = []
+    rows = []
     for own in judged:
         messages = [dict(each) for each in own.prompt.messages]
         for each in pairs.preferences(
@@ -149,7 +149,7 @@ def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str
             pair = pair if pair in own.verdicts else (pair[1], pair[0])
             verdict = own.verdicts[pair]
             answers = [_answer(own.texts[at], bool(messages)) for at in (each.chosen, each.rejected)]
-            found.append(
+            rows.append(
                 {
                     "prompt": messages or str(own.prompt),
                     "chosen": answers[0],
@@ -168,7 +168,7 @@ def preference_rows(judged: Sequence[JudgedPrompt], stage: Feedback, policy: str
                     "row": own.number,
                 }
             )
-    return found
+    return rows
 
 
 def _answer(text: str, in_turns: bool) -> Any:
@@ -179,12 +179,12 @@ def _answer(text: str, in_turns: bool) -> Any:
 def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[Row]:
     """The rows of `labelled.jsonl`: every completion with its score; one that another repeats has the score of the
     first."""
-    found = []
+    rows = []
     for own in judged:
         messages = [dict(each) for each in own.prompt.messages]
         for at, text in enumerate(own.texts):
             score = own.scores[own.texts.index(text)]
-            found.append(
+            rows.append(
                 {
                     "prompt": messages or str(own.prompt),
                     "completion": _answer(text, bool(messages)),
@@ -195,7 +195,7 @@ def labelled_rows(judged: Sequence[JudgedPrompt], policy: str) -> list[Row]:
                     "number": at,
                 }
             )
-    return found
+    return rows
 
 
 def details_of(
@@ -212,7 +212,7 @@ def details_of(
     first, second = [own.texts[pair[0]] for own, pair, _ in rows], [own.texts[pair[1]] for own, pair, _ in rows]
     circular = [pairs.cycles(len(own.texts), own.verdicts) for own in judged]
     whole = sum(count for _, count in circular)
-    known = {(at, tuple(pair)): verdict for at, own in enumerate(judged) for pair, verdict in own.verdicts.items()}
+    verdict_of = {(at, tuple(pair)): verdict for at, own in enumerate(judged) for pair, verdict in own.verdicts.items()}
     lengths = [len(text.split()) for own in judged for text in own.texts]
     return {
         "prompts": len(judged),
@@ -230,7 +230,8 @@ def details_of(
         "position_bias": position_bias(verdicts),
         "length_bias": length_bias(verdicts, first, second),
         "self_consistency": self_consistency(
-            [known[each["at"], tuple(each["pair"])] for each in again], [Verdict(**each["verdict"]) for each in again]
+            [verdict_of[each["at"], tuple(each["pair"])] for each in again],
+            [Verdict(**each["verdict"]) for each in again],
         ),
         "transitivity": share(whole - sum(each for each, _ in circular), whole),
         "human_agreement": {
@@ -244,23 +245,23 @@ def details_of(
 
 def metrics_of(details: Mapping[str, Any]) -> dict[str, float]:
     """The same as one level of plain numbers: `metrics.json`. What was not measured is left out."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for key, value in details.items():
         if isinstance(value, int | float):
-            found[key] = value
+            metrics[key] = value
     for key in SHARES:
         if details[key]["value"] is not None:
-            found[key] = details[key]["value"]
+            metrics[key] = details[key]["value"]
     if details["human_agreement"]["value"] is not None:
-        found |= {
+        metrics |= {
             "human_agreement_low": details["human_agreement"]["low"],
             "human_agreement_high": details["human_agreement"]["high"],
         }
     if details["length_bias"]["value"] is not None:
-        found["longer_wins"] = details["length_bias"]["value"]
+        metrics["longer_wins"] = details["length_bias"]["value"]
     if details["length_bias"]["correlation"] is not None:
-        found["length_correlation"] = details["length_bias"]["correlation"]
-    return found | {key: value for key, value in details["spent"].items() if key != "cost" or value}
+        metrics["length_correlation"] = details["length_bias"]["correlation"]
+    return metrics | {key: value for key, value in details["spent"].items() if key != "cost" or value}
 
 
 def summary_of(details: Mapping[str, Any]) -> str:
@@ -274,7 +275,7 @@ def summary_of(details: Mapping[str, Any]) -> str:
 
 def warnings_of(details: Mapping[str, Any]) -> list[str]:
     """Warnings about a judge whose labels may not mean what they seem to."""
-    found = []
+    warnings = []
     count, consistency, place, length = (
         details["comparisons"],
         details["order_consistency"],
@@ -282,25 +283,25 @@ def warnings_of(details: Mapping[str, Any]) -> list[str]:
         details["length_bias"],
     )
     if count and details["abstentions"] / count > MANY_ABSTENTIONS:
-        found.append(
+        warnings.append(
             f"the judge abstained in {details['abstentions']} of {count} comparisons; look at audit.html for "
             "what it said"
         )
     if consistency["count"] and consistency["high"] < LITTLE_CONSISTENCY:
-        found.append(
+        warnings.append(
             f"the judge prefers the same completion in both orders in {consistency['value']:.0%} of the pairs "
             "only: its labels are mostly noise or place"
         )
     if place["count"] and not place["low"] <= 0.5 <= place["high"]:
         which = "first" if place["value"] > 0.5 else "second"
-        found.append(
+        warnings.append(
             f"the judge likes what it is shown {which} ({max(place['value'], 1 - place['value']):.0%} of the "
             "showings); both orders were averaged"
         )
     if length["count"] and not length["low"] <= 0.5 <= length["high"] and abs(length["value"] - 0.5) > 0.15:
         which = "longer" if length["value"] > 0.5 else "shorter"
-        found.append(
+        warnings.append(
             f"the judge prefers the {which} completion in {max(length['value'], 1 - length['value']):.0%} of "
             "the pairs: a policy may learn length"
         )
-    return found
+    return warnings

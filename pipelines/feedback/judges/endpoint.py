@@ -189,41 +189,41 @@ class EndpointJudge(Judge):
     ) -> list[Verdict]:
         block, count = self.block, len(prompts)
         rules = [each or block.question for each in principles or [None] * count]
-        asked = [
+        queries = [
             questions.comparison(*texts, block.thought) for texts in zip(prompts, first, second, rules, strict=True)
         ]
         if block.both_orders:
-            asked += [
+            queries += [
                 questions.comparison(*texts, block.thought) for texts in zip(prompts, second, first, rules, strict=True)
             ]
         read = [
             (_probability(answer), answer.text.strip())
-            for answer in self._ask(asked, draw, 20 if block.logprobs else 0)
+            for answer in self._ask(queries, draw, 20 if block.logprobs else 0)
         ]
-        found = []
+        verdicts = []
         for at in range(count):
             one, reason = read[at]
             two = read[at + count][0] if block.both_orders else None
-            found.append(both_orders(one, None if two is None else 1 - two, reason if block.thought else ""))
-        return found
+            verdicts.append(both_orders(one, None if two is None else 1 - two, reason if block.thought else ""))
+        return verdicts
 
     def rate(self, prompts: Sequence[str], completions: Sequence[str]) -> list[Rating]:
-        asked = [
+        queries = [
             questions.rating(prompt, completion, self.block.question, self.block.thought)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        found = []
-        for answer in self._ask(asked, 0, 20 if self.block.logprobs else 0):
+        ratings = []
+        for answer in self._ask(queries, 0, 20 if self.block.logprobs else 0):
             score = (
                 questions.expected_score(answer.places, answer.text) if answer.places else questions.number(answer.text)
             )
-            found.append(
+            ratings.append(
                 Rating(
                     None if score is None else questions.scaled(score),
                     answer.text.strip() if self.block.thought else "",
                 )
             )
-        return found
+        return ratings
 
     def write(self, conversations: Sequence[Sequence[Mapping[str, str]]], length: int, draw: int = 0) -> list[str]:
         bodies = [self._body(list(messages), length, draw) for messages in conversations]
@@ -254,7 +254,7 @@ class EndpointJudge(Judge):
 
         try:
             with self.stop.deferred():
-                found = self.client.ask(bodies)
+                answers = self.client.ask(bodies)
         except Gone as error:
             raise Stopped(
                 f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
@@ -262,7 +262,7 @@ class EndpointJudge(Judge):
             ) from error
         except StopAsked:
             raise Stopped("stopped while the judge was asked; what it said is kept") from None
-        for answer in found:
+        for answer in answers:
             self.spent.add(
                 {
                     "questions": 1,
@@ -275,13 +275,13 @@ class EndpointJudge(Judge):
                     / 1e6,
                 }
             )
-        return found
+        return answers
 
 
 def _probability(answer: ChatAnswer) -> float | None:
     """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing
     can be read."""
-    if answer.places and (found := questions.probability_of_a(answer.places, answer.text)) is not None:
-        return found
-    said = questions.letter(answer.text)
-    return None if said is None else float(said == "A")
+    if answer.places and (probability := questions.probability_of_a(answer.places, answer.text)) is not None:
+        return probability
+    letter = questions.letter(answer.text)
+    return None if letter is None else float(letter == "A")

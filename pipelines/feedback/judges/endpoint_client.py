@@ -95,18 +95,18 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
     async def _addresses(self, host: str, port: int, request: httpx.Request) -> list[str]:
         async with self._asking:  # many questions at once are one look-up
-            until, found = self._known.get((host, port), (0.0, []))
+            until, addresses = self._known.get((host, port), (0.0, []))
             if time.monotonic() >= until:
                 patience: Any = request.extensions.get("timeout", {}).get("connect")
                 try:
                     looking = asyncio.to_thread(checked_addresses, host, port, self._allowed, self._resolve)
-                    found = await asyncio.wait_for(looking, patience)
+                    addresses = await asyncio.wait_for(looking, patience)
                 except NoAddress as error:
                     raise httpx.ConnectError(str(error), request=request) from None
                 except TimeoutError:
                     raise httpx.ConnectTimeout(f"{host} was not resolved in time", request=request) from None
-                self._known[host, port] = (time.monotonic() + REMEMBERED, found)
-            return found
+                self._known[host, port] = (time.monotonic() + REMEMBERED, addresses)
+            return addresses
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -281,7 +281,7 @@ class Client:
             self.refused.add(culprit)
 
     def _refusal(self, response: httpx.Response) -> str:
-        said = _said(response)
+        reason = _said(response)
         if response.status_code in (401, 403):
             how = (
                 "check the key in the variable that api_key_env names"
@@ -292,7 +292,7 @@ class Client:
             how = "check base_url, which ends before /chat/completions, often in /v1, and the name of the model"
         else:
             how = "correct the judge's settings"
-        return f"the judge at {self.base_url} refused a question with status {response.status_code} ({said}); {how}"
+        return f"the judge at {self.base_url} refused a question with status {response.status_code} ({reason}); {how}"
 
 
 RENAMED = {"max_tokens": "max_completion_tokens"}
@@ -303,23 +303,27 @@ OPTIONAL = ("logprobs", "top_logprobs", "seed", "temperature", "max_tokens")
 
 def fitted(question: Mapping[str, object], refused: set[str]) -> dict[str, object]:
     """The request body without the keys that the server refused."""
-    found: dict[str, Any] = {}
+    body: dict[str, Any] = {}
     for key, value in question.items():
         if key == "draw":
             continue
         if key not in refused:
-            found[key] = value
+            body[key] = value
         elif (newer := RENAMED.get(key)) is not None and newer not in refused:
-            found[newer] = value
-    return found
+            body[newer] = value
+    return body
 
 
-def unknown_key(said: str, body: Mapping[str, object]) -> str | None:
+def unknown_key(refusal: str, body: Mapping[str, object]) -> str | None:
     """The key of the body that a refusal names as its reason, if the question can do without it."""
-    if RENAMED["max_tokens"] in said and "max_tokens" in body:
+    if RENAMED["max_tokens"] in refusal and "max_tokens" in body:
         return "max_tokens"
     return next(
-        (key for key in (*sorted(OPTIONAL, key=len, reverse=True), *RENAMED.values()) if key in body and key in said),
+        (
+            key
+            for key in (*sorted(OPTIONAL, key=len, reverse=True), *RENAMED.values())
+            if key in body and key in refusal
+        ),
         None,
     )
 
@@ -327,11 +331,11 @@ def unknown_key(said: str, body: Mapping[str, object]) -> str | None:
 def _read(response: httpx.Response) -> ChatAnswer:
     """The answer in a response. Raises StageError where it is no chat completion."""
     try:
-        told = response.json()
-        choice = told["choices"][0]
+        completion = response.json()
+        choice = completion["choices"][0]
         text = choice["message"].get("content") or ""
         places = (choice.get("logprobs") or {}).get("content") or ()
-        usage = told.get("usage") or {}
+        usage = completion.get("usage") or {}
         return ChatAnswer(
             str(text), list(places), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         )

@@ -97,9 +97,9 @@ class Spent:
 
     def taken(self) -> dict[str, float]:
         """The numbers as plain data; counting starts again."""
-        found = dict(vars(self))
+        counts = dict(vars(self))
         self.__init__()  # type: ignore[misc]
-        return found
+        return counts
 
 
 @dataclass
@@ -180,5 +180,5 @@ def each_once(scorer: Scorer, prompts: Sequence[str], completions: Sequence[str]
     scores = (
         scorer([prompt for prompt, _ in different], [completion for _, completion in different]) if different else []
     )
-    known = dict(zip(different, scores, strict=True))
-    return [known[pair] for pair in pairs]
+    score_of = dict(zip(different, scores, strict=True))
+    return [score_of[pair] for pair in pairs]

@@ -40,17 +40,17 @@ class LabelQuery:
 def ways_of(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[tuple[Way, ...]]:
     """The token sequences that each label may be written as. Raises ModelError where the tokenizer cannot tell
     labels apart."""
-    found: list[tuple[Way, ...]] = []
+    label_ways: list[tuple[Way, ...]] = []
     for label in labels:
         ways = {tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (label, f" {label}")}
-        found.append(tuple(sorted(way for way in ways if way and tokenizer.unk_token_id not in way)))
-    everything = [way for ways in found for way in ways]
-    if not all(found) or len(set(everything)) < len(everything):
+        label_ways.append(tuple(sorted(way for way in ways if way and tokenizer.unk_token_id not in way)))
+    everything = [way for ways in label_ways for way in ways]
+    if not all(label_ways) or len(set(everything)) < len(everything):
         raise ModelError(
             f"the judge's tokenizer cannot tell its answers ({', '.join(labels)}) apart; choose another model "
             "as the judge"
         )
-    return found
+    return label_ways
 
 
 def label_probabilities(
@@ -126,9 +126,9 @@ def _log_probabilities(
         words["input_ids"], words["attention_mask"] = _filled([row.prompt for row in rows], pad, model.device)
         words["decoder_input_ids"], words["decoder_attention_mask"] = _filled(texts, pad, model.device)
     lengths = torch.tensor([len(text) for text in texts], device=model.device)
-    kept = "logits_to_keep" in inspect.signature(model.forward).parameters
-    first = int(lengths.min()) - 1 if kept else 0
-    if kept:
+    limits_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+    first = int(lengths.min()) - 1 if limits_logits else 0
+    if limits_logits:
         words["logits_to_keep"] = torch.arange(first, int(lengths.max()), device=model.device)
     logits = model(**words).logits
     last = logits[torch.arange(len(rows), device=model.device), lengths - 1 - first].float()

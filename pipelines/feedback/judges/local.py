@@ -134,32 +134,32 @@ class LocalJudge(Judge):
     ) -> list[Verdict]:
         count = len(prompts)
         rules = [each or self.block.question for each in principles or [None] * count]
-        asked = [
+        queries = [
             questions.comparison(*texts, self.block.thought, self.specials)
             for texts in zip(prompts, first, second, rules, strict=True)
         ]
         if self.block.both_orders:
-            asked += [
+            queries += [
                 questions.comparison(*texts, self.block.thought, self.specials)
                 for texts in zip(prompts, second, first, rules, strict=True)
             ]
-        shares, reasons = self._shares(asked, LETTERS, draw)
-        found = []
+        shares, reasons = self._shares(queries, LETTERS, draw)
+        verdicts = []
         for at in range(count):
             one = None if shares[at] is None else shares[at][0]
             two = None
             if self.block.both_orders and (other := shares[at + count]) is not None:
                 two = other[1]
-            found.append(both_orders(one, two, reasons[at]))
-        return found
+            verdicts.append(both_orders(one, two, reasons[at]))
+        return verdicts
 
     def rate(self, prompts: Sequence[str], completions: Sequence[str]) -> list[Rating]:
         block = self.block
-        asked = [
+        queries = [
             questions.rating(*texts, block.question, block.thought, self.specials)
             for texts in zip(prompts, completions, strict=True)
         ]
-        shares, reasons = self._shares(asked, NUMBERS, 0)
+        shares, reasons = self._shares(queries, NUMBERS, 0)
         means = [
             None if share is None else sum(value * each for value, each in enumerate(share, questions.LOWEST))
             for share in shares
@@ -211,10 +211,12 @@ class LocalJudge(Judge):
         )
         self.spent.questions += len(texts)
         self.spent.prompt_tokens += sum(row.length for row in rows)
-        found: list[Any] = [None] * len(texts)
+        probabilities: list[Any] = [None] * len(texts)
         for at, share, whole in zip(fits, shares.tolist(), mass.tolist(), strict=True):
-            found[at] = share if whole > 0 else None
-        return found, [reason or ("" if found[at] is not None else TOO_LONG) for at, reason in enumerate(reasons)]
+            probabilities[at] = share if whole > 0 else None
+        return probabilities, [
+            reason or ("" if probabilities[at] is not None else TOO_LONG) for at, reason in enumerate(reasons)
+        ]
 
     def _row(self, ids: Sequence[int], reason: str | None) -> LabelQuery:
         from pipelines.feedback.judges.label_probabilities import LabelQuery
@@ -239,8 +241,8 @@ class LocalJudge(Judge):
         tokenizer = self.writer.tokenizer
         if tokenizer.chat_template:
             text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-            found: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-            return found
+            ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            return ids
         text = "\n\n".join(each["content"] for each in messages) + lead
         if self.writer.encoder_decoder:
             return list(tokenizer(text, verbose=False)["input_ids"])

@@ -38,7 +38,7 @@ def quoted(text: str, specials: Iterable[str] = ()) -> str:
 
     Parameters: specials: the special tokens of the tokenizer that will read it, beside those of known templates.
     """
-    broken = MARKUP.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+    broken = MARKUP.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
     for token in sorted({each for each in specials if each.strip()}, key=len, reverse=True):
         broken = broken.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else " ")
     return broken
@@ -127,10 +127,10 @@ LOWEST, HIGHEST = 1, 10
 
 def letter(text: str) -> str | None:
     """`A` or `B`, where the text says one of them and not the other as well."""
-    if found := ALONE.match(text.strip()):
-        return found[1]
-    if said := ANSWER.findall(text):
-        return str(said[-1])  # reasons come first, the answer last
+    if match := ALONE.match(text.strip()):
+        return match[1]
+    if answers := ANSWER.findall(text):
+        return str(answers[-1])  # reasons come first, the answer last
     lines = [each[1] for line in text.splitlines() if (each := ALONE.match(line.strip()))]
     if lines:
         return lines[-1] if len(set(lines)) == 1 else None
@@ -140,10 +140,10 @@ def letter(text: str) -> str | None:
 
 def number(text: str) -> int | None:
     """A whole number from 1 to 10, where the text is one or names one as its answer."""
-    if found := NUMBER_ALONE.match(text.strip()):
-        return int(found[1])
-    if said := NUMBER.findall(text):
-        return int(said[-1])
+    if match := NUMBER_ALONE.match(text.strip()):
+        return int(match[1])
+    if answers := NUMBER.findall(text):
+        return int(answers[-1])
     lines = [int(each[1]) for line in text.splitlines() if (each := NUMBER_ALONE.match(line.strip()))]
     return lines[-1] if lines else None
 
@@ -160,10 +160,10 @@ def probability_of_a(places: Sequence[Mapping[str, Any]], text: str) -> float | 
     Parameters: places: one entry a token, with `token`, `logprob` and `top_logprobs`. text: the whole answer. None
     where no token is a letter.
     """
-    said = letter(text)
-    if said is None:
+    answer = letter(text)
+    if answer is None:
         return None
-    at = next((place for place in reversed(places) if _word(place.get("token")) == said), None)
+    at = next((place for place in reversed(places) if _word(place.get("token")) == answer), None)
     if at is None:
         return None
     mass = {"A": 0.0, "B": 0.0}
@@ -178,10 +178,10 @@ def probability_of_a(places: Sequence[Mapping[str, Any]], text: str) -> float | 
 def expected_score(places: Sequence[Mapping[str, Any]], text: str) -> float | None:
     """The mean of the numbers 1 to 10 under the probabilities at the place where the answer stands; None where
     there is none."""
-    said = number(text)
-    if said is None:
+    score = number(text)
+    if score is None:
         return None
-    at = next((place for place in reversed(places) if _word(place.get("token")) == str(said)), None)
+    at = next((place for place in reversed(places) if _word(place.get("token")) == str(score)), None)
     if at is None:
         return None
     mass = {str(value): 0.0 for value in range(LOWEST, HIGHEST + 1)}

@@ -35,8 +35,8 @@ class RewardJudgeBlock(JudgeBlock):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.reward.stages
-        return found
+        stages: tuple[str, ...] = self.reward.stages
+        return stages
 
     def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         return [(("reward", *place), message) for place, message in self.reward.check(recipe, stage_id)]

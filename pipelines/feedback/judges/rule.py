@@ -42,8 +42,8 @@ class RuleJudgeBlock(JudgeBlock):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.prefer.stages
-        return found
+        stages: tuple[str, ...] = self.prefer.stages
+        return stages
 
     def check(self, recipe: Recipe, stage_id: str) -> Iterable[ConfigIssue]:
         return [(("prefer", *place), message) for place, message in self.prefer.check(recipe, stage_id)]
@@ -72,11 +72,11 @@ class RuleJudge(Judge):
         draw: int = 0,
     ) -> list[Verdict]:
         scores = each_once(self.scorer, [*prompts, *prompts], [*first, *second])
-        found = []
+        verdicts = []
         for at, (prompt, one, two) in enumerate(zip(prompts, first, second, strict=True)):
             self.spent.questions += 1
-            found.append(self._verdict(prompt, one, two, scores[at] - scores[at + len(prompts)]))
-        return found
+            verdicts.append(self._verdict(prompt, one, two, scores[at] - scores[at + len(prompts)]))
+        return verdicts
 
     def _verdict(self, prompt: str, one: str, two: str, difference: float) -> Verdict:
         if one == two or difference == 0:
