@@ -238,16 +238,16 @@ def answer(
         batch = encoded(tokenizer, [texts[row] for row in chosen], pairs and [pairs[row] for row in chosen], limit)
         answered = batch["attention_mask"]
         if writes:
-            told = encoded(tokenizer, [(targets or texts)[row] for row in chosen], None, limit - 1)
-            answered = torch.nn.functional.pad(told["attention_mask"], (1, 0), value=1)
+            target_batch = encoded(tokenizer, [(targets or texts)[row] for row in chosen], None, limit - 1)
+            answered = torch.nn.functional.pad(target_batch["attention_mask"], (1, 0), value=1)
             first = torch.full((len(chosen), 1), first_token(model))
-            batch["decoder_input_ids"] = torch.cat([first, told["input_ids"]], dim=1)
+            batch["decoder_input_ids"] = torch.cat([first, target_batch["input_ids"]], dim=1)
             batch["decoder_attention_mask"] = answered
         with torch.no_grad():
             outputs = model(**batch)
-        said = [outputs[name].float().cpu() for name in LOGITS if outputs.get(name) is not None]
+        all_logits = [outputs[name].float().cpu() for name in LOGITS if outputs.get(name) is not None]
         for position, row in enumerate(chosen):
-            whole = [logits[position] for logits in said]
+            whole = [logits[position] for logits in all_logits]
             ends = outputs.get("start_logits") is not None
             parts = [part[None] if part.dim() == 1 and not ends else part[answered[position].bool()] for part in whole]
             rows[row] = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1, 1) for part in parts])
@@ -311,22 +311,22 @@ def of_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, words: 
             tokens[owner] += [
                 (*span, logits[part, at]) for at, span in enumerate(offsets[part]) if not special[part][at]
             ]
-        for row, found in zip(chosen, tokens, strict=True):
-            rows += first_tokens(words[row], found)
+        for row, text_tokens in zip(chosen, tokens, strict=True):
+            rows += first_tokens(words[row], text_tokens)
     return torch.stack(rows)
 
 
 def first_tokens(words: list[str], tokens: list[tuple[int, int, Tensor]]) -> list[Tensor]:
     """What stands with the first token of each word; of several words that one token begins, only for the first."""
-    found, begin, place, used = [], 0, 0, -1
+    firsts, begin, place, used = [], 0, 0, -1
     for word in words:
         while place < len(tokens) and tokens[place][1] <= begin:
             place += 1
         if place < len(tokens) and tokens[place][0] < begin + len(word) and place != used:
-            found.append(tokens[place][2])
+            firsts.append(tokens[place][2])
             used = place
         begin += len(word) + 1
-    return found
+    return firsts
 
 
 def of_spans(
@@ -355,11 +355,11 @@ def of_spans(
         )
         owners = batch.pop("overflow_to_sample_mapping").tolist()
         wanted = [owners.index(at) + spans[row][0] for at, row in enumerate(chosen)]
-        asked = {name: value[wanted] for name, value in batch.items()}
+        inputs = {name: value[wanted] for name, value in batch.items()}
         with torch.no_grad():
-            outputs = model(**asked)
+            outputs = model(**inputs)
         for at, row in enumerate(chosen):
-            real = asked["attention_mask"][at].bool()
+            real = inputs["attention_mask"][at].bool()
             ends = [
                 outputs[name][at][real][place]
                 for name, place in zip(("start_logits", "end_logits"), spans[row][1:], strict=True)

@@ -85,12 +85,12 @@ def settled(folder: Path, written: Mapping[str, bytes], leave: bool) -> dict[str
 def _clean(folder: Path, path: Path, code: Mapping[str, str], leave: bool) -> None:
     name = path.relative_to(folder).as_posix()
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise ModelError(f"the model saves '{name}', which is no JSON; nothing is published with it") from None
     modules = clean_room.modules_beside(name, code) if path.name == CONFIG or leave else frozenset()
-    cleaned = cleaned_of(said, modules, top=True)
-    if cleaned != said:
+    cleaned = cleaned_of(data, modules, top=True)
+    if cleaned != data:
         path.write_text(json.dumps(cleaned, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -113,15 +113,15 @@ def cleaned_of(value: Any, modules: frozenset[str], top: bool = False) -> Any:
 def _own(auto_map: Any, modules: frozenset[str]) -> Any:
     """An `auto_map` with the classes alone that lie beside it, named without the repository that they came from."""
     if isinstance(auto_map, Mapping):
-        kept = {kind: own for kind, target in auto_map.items() if (own := _own_class(target, modules))}
-        return kept or None
+        own_classes = {kind: own for kind, target in auto_map.items() if (own := _own_class(target, modules))}
+        return own_classes or None
     return _own_class(auto_map, modules)
 
 
 def _own_class(target: Any, modules: frozenset[str]) -> Any:
     if isinstance(target, list):
-        found = [_own_class(each, modules) for each in target]
-        return found if any(found) else None
+        classes = [_own_class(each, modules) for each in target]
+        return classes if any(classes) else None
     own = target.rpartition("--")[2] if isinstance(target, str) else ""
     return own if clean_room.CLASS.fullmatch(own) and own.partition(".")[0] in modules else None
 

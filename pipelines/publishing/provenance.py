@@ -71,7 +71,7 @@ def _public_text(text: str, references: Mapping[str, str]) -> str:
     if not folders:
         return text
     places = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
-    return re.sub(rf"(?:{places})(/|(?![\w.-]))", lambda found: "" if found.group(1) else ".", text)
+    return re.sub(rf"(?:{places})(/|(?![\w.-]))", lambda match: "" if match.group(1) else ".", text)
 
 
 @cache

@@ -143,8 +143,8 @@ class Publish(Stage):
         """Ways to publish that the tuner of the stage rules out."""
         tuner = getattr(trained, "tuner", None)
         if not getattr(tuner, "adapts", False):
-            for key, asked in (("merge", self.merge is False), ("bake", self.bake)):
-                if asked:
+            for key, wanted in (("merge", self.merge is False), ("bake", self.bake)):
+                if wanted:
                     why = f"stage '{trained.id}' trains every weight and leaves no adapter; leave {key} out"
                     yield (key,), f"is {show(getattr(self, key))}, but {why}"
             return

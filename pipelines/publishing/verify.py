@@ -214,9 +214,9 @@ def _decided(part: JSONObject, about: JSONObject, precision: str) -> ProofInputs
             **settings,
         )
     if "answer" in part and _filled(part, "id"):
-        found = [row for row, window in enumerate(part["window"]) if window is not None]
-        spans = [[part[name][row] for name in ("window", "start_token", "end_token")] for row in found]
-        texts, contexts, ends = ([part[name][row] for row in found] for name in ("text", "text_pair", "logits"))
+        row_numbers = [row for row, window in enumerate(part["window"]) if window is not None]
+        spans = [[part[name][row] for name in ("window", "start_token", "end_token")] for row in row_numbers]
+        texts, contexts, ends = ([part[name][row] for row in row_numbers] for name in ("text", "text_pair", "logits"))
         answers = np.asarray(ends, dtype=np.float32).reshape(-1, 2)
         stride = about.get("spans", {}).get("doc_stride", 0)
         return ProofInputs(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
@@ -247,7 +247,7 @@ def clean_answers(
     """
     from safetensors.numpy import load_file
 
-    asked = {
+    request = {
         "auto_class": auto_class,
         "adapter": adapter,
         "code": dict(code or {}),
@@ -258,7 +258,7 @@ def clean_answers(
             Path(place) / name for name in ("clean_room.py", "questions.json", "answers.safetensors")
         )
         shutil.copyfile(clean_room.__file__, script)
-        questions.write_text(json.dumps(asked), encoding="utf-8")
+        questions.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-I", str(script), str(folder.resolve()), str(questions), str(answers)]
         done = subprocess.run(
             command, cwd=place, env=_bare(place), capture_output=True, text=True, errors="replace", check=False

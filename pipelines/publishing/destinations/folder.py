@@ -111,8 +111,8 @@ class Folder:
 
     @staticmethod
     def _changed(folder: Path, checksums: Mapping[str, str]) -> list[str]:
-        found = {name: sha256_of(folder / name) for name in checksums if (folder / name).is_file()}
-        return differences(checksums, found)
+        actual = {name: sha256_of(folder / name) for name in checksums if (folder / name).is_file()}
+        return differences(checksums, actual)
 
 
 def _sync(folder: Path) -> None:
