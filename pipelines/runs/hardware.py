@@ -38,19 +38,19 @@ def _processor(proc: Path, key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
-def processes(asked: int | Literal["auto"]) -> int:
+def processes(num_processes: int | Literal["auto"]) -> int:
     """How many processes a stage runs on: as asked, or one per GPU and 1 on a CPU, on each host."""
-    if asked != "auto":
-        return int(asked)
+    if num_processes != "auto":
+        return int(num_processes)
     import torch
 
     return max(1, int(torch.cuda.device_count())) * hosts().count
 
 
-def precision(asked: Precision | Literal["auto"]) -> Precision:
+def precision(mixed_precision: Precision | Literal["auto"]) -> Precision:
     """`auto` resolved: bf16 where the hardware multiplies it natively, else no."""
-    if asked != "auto":
-        return asked
+    if mixed_precision != "auto":
+        return mixed_precision
     import torch
 
     if torch.cuda.is_available():

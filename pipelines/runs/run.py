@@ -245,8 +245,8 @@ class Job:
         self.fingerprints[stage_id] = fingerprint
 
         def reusable() -> Path | None:
-            found = store.complete(fingerprint)
-            return None if found is not None and stage is not None and not stage.still_there(found) else found
+            complete = store.complete(fingerprint)
+            return None if complete is not None and stage is not None and not stage.still_there(complete) else complete
 
         record = {
             "id": stage_id,

@@ -111,10 +111,10 @@ def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> TunedWeights:
     return TunedWeights(sum(learnt.values()), added, 2 * products, reaches_body=len(head) < len(learnt))
 
 
-def _own_name(name: str, known: Mapping[str, int]) -> str:
+def _own_name(name: str, parameters: Mapping[str, int]) -> str:
     """A parameter's name in the model without PEFT's wrappers; a name that the model does not know stays as it is."""
     bare = name.replace(".base_layer.", ".").replace(".original_module.", ".")
-    return next((own for prefix in PREFIXES if (own := bare.removeprefix(prefix)) in known), name)
+    return next((own for prefix in PREFIXES if (own := bare.removeprefix(prefix)) in parameters), name)
 
 
 DEFAULT_VOCABULARY = 8192

@@ -85,8 +85,8 @@ class Plan:
 def plan(recipe: Recipe, flops_per_second: float | None = None, device: hardware.Device | None = None) -> Plan:
     """The costs of every stage of `recipe` on `device` (default: this machine), at a rate if one is given."""
     device = device or hardware.this_machine()
-    asked, precision = recipe.launch.num_processes, recipe.launch.mixed_precision
-    processes = asked if asked != "auto" else device.units if device.kind == "gpu" else 1
+    num_processes, precision = recipe.launch.num_processes, recipe.launch.mixed_precision
+    processes = num_processes if num_processes != "auto" else device.units if device.kind == "gpu" else 1
     precision = device.precision if precision == "auto" else precision
     if flops_per_second is None:
         rate = hardware.MEASURED if device.kind == "cpu" else hardware.ASSUMED

@@ -76,8 +76,8 @@ class Step:
 class Segment:
     """A stretch of the forward pass, in bytes."""
 
-    kept: int
-    """For the backward pass."""
+    activations: int
+    """Kept for the backward pass."""
     learnt: int = 0
     """Gradients that its backward pass leaves."""
     forward: int = 0
@@ -115,20 +115,20 @@ def memory(
         weights=weights,
         gradients=gradients + buckets,
         optimizer=state,
-        activations=sum(block.kept for block in blocks),
+        activations=sum(block.activations for block in blocks),
         peak=weights + state + buckets + fullest,
     )
 
 
 def _fullest(blocks: list[Segment]) -> int:
     """The most that activations and gradients take together, over the forward and the backward pass."""
-    kept = gradients = most = 0
+    activations = gradients = most = 0
     for block in blocks:
-        kept += block.kept
-        most = max(most, kept + block.forward)
+        activations += block.activations
+        most = max(most, activations + block.forward)
     for block in reversed(blocks):
-        most = max(most, kept + gradients + max(block.backward, block.learnt - block.kept))
-        kept -= block.kept
+        most = max(most, activations + gradients + max(block.backward, block.learnt - block.activations))
+        activations -= block.activations
         gradients += block.learnt
     return most
 
@@ -166,12 +166,12 @@ class _Tracing:
 
     def _recomputed(self, blocks: list[Segment], stack: Stack) -> Iterator[Segment]:
         """One layer that keeps its input, and computes the rest when its turn comes."""
-        inside = sum(block.kept for block in blocks)
-        kept = self.tokens[stack.tokens] * self.fields["hidden_size"] * FLOAT
+        inside = sum(block.activations for block in blocks)
+        activations = self.tokens[stack.tokens] * self.fields["hidden_size"] * FLOAT
         yield Segment(
-            kept,
+            activations,
             sum(block.learnt for block in blocks),
-            max(block.kept + block.forward for block in blocks),
+            max(block.activations + block.forward for block in blocks),
             inside + max(block.backward for block in blocks),
         )
 
@@ -202,27 +202,27 @@ class _Tracing:
     def _embeddings(self, stack: Stack) -> Segment:
         fields, tokens = self.fields, self.tokens[stack.tokens]
         narrow = fields["embedding_size"]
-        kept = tokens * 8  # the ids
+        activations = tokens * 8  # the ids
         if fields["position"] == "relative":
             length = tokens // self.step.batch
-            kept += length * length * 8  # which bucket each pair is in
+            activations += length * length * 8  # which bucket each pair is in
             if stack.causal or self.step.padded:
-                kept += self.step.batch * fields["num_attention_heads"] * length * length * FLOAT
+                activations += self.step.batch * fields["num_attention_heads"] * length * length * FLOAT
         if self.learnt is None:
-            kept += self._norm_kept(tokens, narrow) if fields["embedding_norm"] else 0
-            kept += tokens * narrow * self._mask_of("embedding_dropout_prob", FLOAT)
+            activations += self._norm_kept(tokens, narrow) if fields["embedding_norm"] else 0
+            activations += tokens * narrow * self._mask_of("embedding_dropout_prob", FLOAT)
         projection = self.layers.get(f"{stack.prefix}embeddings.projection")
         if projection is not None:
-            kept += self._inputs(tokens, projection) + self._copy(projection)
+            activations += self._inputs(tokens, projection) + self._copy(projection)
         words = fields["vocab_size"] * narrow * FLOAT
         others = fields["type_vocab_size"] * narrow * FLOAT
         others += fields["max_position_embeddings"] * narrow * FLOAT if fields["position"] == "learned" else 0
         others += self._norm_gradient(narrow) if fields["embedding_norm"] else 0
         if self.learnt is not None:
-            return Segment(kept)
+            return Segment(activations)
         tied = fields["tie_word_embeddings"] and self.head in WORD_HEADS
         shared = tied or stack.crosses  # then the words' gradient is there already, and another one is added to it
-        return Segment(kept, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
+        return Segment(activations, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
 
     def _layer(self, stack: Stack, index: int) -> Iterator[Segment]:
         layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
@@ -242,40 +242,45 @@ class _Tracing:
         self, name: str, queries: str, keys: str, length: int, past: int, causal: bool, windowed: bool = False
     ) -> Segment:
         fields, value = self.fields, self.value
-        asked, seen = self.tokens[queries], self.tokens[keys]
+        query_tokens, seen = self.tokens[queries], self.tokens[keys]
         query, key, values, output = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value", "output"))
         dim, wide = fields["hidden_size"], query.outputs
         crosses = queries != keys
-        kept = self._sublayer(asked) + self._copy(query, key, values, output) + self._inputs(asked, output)
+        activations = (
+            self._sublayer(query_tokens) + self._copy(query, key, values, output) + self._inputs(query_tokens, output)
+        )
         if not crosses:
-            kept += self._inputs(asked, query, key, values)
+            activations += self._inputs(query_tokens, query, key, values)
         else:
-            kept += self._inputs(asked, query) + (self._inputs(seen, key, values) if self.step.mixed else 0)
+            activations += self._inputs(query_tokens, query) + (
+                self._inputs(seen, key, values) if self.step.mixed else 0
+            )
         if fields["qk_norm"]:
-            kept += self._head_norms(asked, wide) + self._head_norms(seen, key.outputs)
+            activations += self._head_norms(query_tokens, wide) + self._head_norms(seen, key.outputs)
         learnt = sum(self._gradient(each) for each in (query, key, values, output)) + self._norm_gradient(dim)
-        flowing = asked * dim * FLOAT + asked * wide * value
+        flowing = query_tokens * dim * FLOAT + query_tokens * wide * value
         if fields["attention_pattern"] == "linear" and not crosses:
             between = self._linear_attention(length, causal)
-            return Segment(kept + between, learnt, flowing + between // 4, flowing + between // 2)
-        kept += (asked + 2 * seen) * wide * value  # by head, keys and values repeated for the heads that share them
-        kept += self._scoring(asked, seen, length)
+            return Segment(activations + between, learnt, flowing + between // 4, flowing + between // 2)
+        # by head, keys and values repeated for the heads that share them
+        activations += (query_tokens + 2 * seen) * wide * value
+        activations += self._scoring(query_tokens, seen, length)
         pairs = self.step.batch * fields["num_attention_heads"] * length * past
         additive = fields["attention_scoring"] == "additive"
         forward = backward = flowing
         if additive:  # a vector for each pair, and again for the product with a vector that learns
             each, copies = pairs * fields["head_dim"] * value, 2 if self.learnt is None else 1
-            kept += copies * each - asked * wide * value
+            activations += copies * each - query_tokens * wide * value
             forward += each
             backward += (3 - copies) * each
         if self.step.on_cpu or additive:
             weight = FLOAT if self._masked(causal or windowed, crosses) else value  # float32 masks make float32 scores
             dropped = fields["attention_probs_dropout_prob"] > 0
             copies = pairs * value if dropped or weight != value else 0
-            kept += pairs * (2 if dropped else 1) * weight + copies
+            activations += pairs * (2 if dropped else 1) * weight + copies
             forward += pairs * weight
             backward += pairs * weight * (1 if dropped else 2)
-        return Segment(kept, learnt, forward, backward)
+        return Segment(activations, learnt, forward, backward)
 
     def _masked(self, hidden: bool, crosses: bool) -> bool:
         """Whether numbers are added to the scores: some keys are `hidden`, or distance counts."""
@@ -289,16 +294,16 @@ class _Tracing:
             return int(tokens * ((2 if self.learnt is None else 1) * width * FLOAT + heads * FLOAT))
         return int(tokens * (width * self.value + heads * 2 * FLOAT))
 
-    def _scoring(self, asked: int, seen: int, length: int) -> int:
+    def _scoring(self, query_tokens: int, seen: int, length: int) -> int:
         """What a way of scoring keeps beside queries, keys and values."""
         fields, value = self.fields, self.value
         heads, shared, head_dim = fields["num_attention_heads"], fields["num_key_value_heads"], fields["head_dim"]
         learns = 1 if self.learnt is None else 0
         if fields["attention_scoring"] == "general":
-            return int((learns * asked + self.step.batch * head_dim) * heads * head_dim * value)
+            return int((learns * query_tokens + self.step.batch * head_dim) * heads * head_dim * value)
         if fields["attention_scoring"] == "cosine":
-            vectors = (1 + learns) * asked * heads + seen * shared
-            return int((vectors * head_dim + 2 * (asked * heads + seen * shared)) * value)
+            vectors = (1 + learns) * query_tokens * heads + seen * shared
+            return int((vectors * head_dim + 2 * (query_tokens * heads + seen * shared)) * value)
         return 0
 
     def _linear_attention(self, length: int, causal: bool) -> int:
@@ -319,21 +324,21 @@ class _Tracing:
         into = [self.layers[f"{name}.{each}"] for each in (("intermediate", "gate") if gated else ("intermediate",))]
         output = self.layers[f"{name}.output"]
         inner = tokens * fields["intermediate_size"] * value
-        kept = self._sublayer(tokens) + self._inputs(tokens, *into) + self._copy(*into, output)
-        kept += inner * ACTIVATION_VALUES.get(fields["hidden_act"], 1)
+        activations = self._sublayer(tokens) + self._inputs(tokens, *into) + self._copy(*into, output)
+        activations += inner * ACTIVATION_VALUES.get(fields["hidden_act"], 1)
         if gated:
-            kept += 2 * inner  # the two factors
+            activations += 2 * inner  # the two factors
         dropped = fields["activation_dropout_prob"] > 0
         result_is_kept = fields["hidden_act"] in ("relu", "tanh", "sigmoid") and not gated
-        kept += inner if result_is_kept else 0
+        activations += inner if result_is_kept else 0
         if self._saves_input(output) and (dropped or not result_is_kept):
-            kept += inner
-        kept += inner * self.mask // value if dropped else 0
+            activations += inner
+        activations += inner * self.mask // value if dropped else 0
         learnt = sum(self._gradient(each) for each in (*into, output)) + self._norm_gradient(fields["hidden_size"])
         flowing = tokens * fields["hidden_size"] * (FLOAT + value) + inner
         if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
             flowing += tokens * fields["intermediate_size"] * FLOAT
-        return Segment(kept, learnt, flowing, flowing)
+        return Segment(activations, learnt, flowing, flowing)
 
     def _sublayer(self, tokens: int) -> int:
         """The residual sum that a norm reads, and the dropout mask of the sublayer's output."""
@@ -371,14 +376,14 @@ class _Tracing:
             yield Segment(self._copy(*small) + last * fields["hidden_size"] * FLOAT, small_learnt)
             return
         rows, vocab, narrow = step.batch * step.predicted, fields["vocab_size"], fields["embedding_size"]
-        kept = rows * (fields["hidden_size"] * (FLOAT + self.value)) + self._copy(*small)
+        activations = rows * (fields["hidden_size"] * (FLOAT + self.value)) + self._copy(*small)
         if fields["family"] == "encoder":
-            kept += rows * narrow * (FLOAT + self.value * ACTIVATION_VALUES.get(fields["hidden_act"], 1))
+            activations += rows * narrow * (FLOAT + self.value * ACTIVATION_VALUES.get(fields["hidden_act"], 1))
             small_learnt += self._norm_gradient(narrow)
-        yield Segment(kept, small_learnt)
+        yield Segment(activations, small_learnt)
         scores = rows * vocab
         matrix = vocab * narrow
         learns = self.learnt is None
-        kept = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
+        activations = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
         forward = scores * ((FLOAT + 2) if step.mixed else FLOAT)
-        yield Segment(kept, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)
+        yield Segment(activations, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)
