@@ -185,6 +185,6 @@ def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settin
         context = context_of(models, recipe, stage, Path(folder))
         task = choice.open_task()
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
-        answers = evaluation_of(task.kind).ask(asked)
+        request = SplitRequest(stage, choice, task, context, model, context.open_tokenizer(), split)
+        answers = evaluation_of(task.kind).ask(request)
     return answers.predicted[0], task

@@ -58,5 +58,5 @@ def scores_of(request: ScoreRequest, notes: list[str]) -> JSONObject:
         return score_race(predictions, references)
     if name.startswith(PREFIX):
         return score_glue(name, predictions, references)
-    known = ["squad", "squad_v2", *RACE, *(each for each in TASKS if each.startswith(PREFIX))]
-    raise CommandError(f"unknown benchmark '{name}'.{nearest(name, known)} Available: {', '.join(known)}")
+    benchmarks = ["squad", "squad_v2", *RACE, *(each for each in TASKS if each.startswith(PREFIX))]
+    raise CommandError(f"unknown benchmark '{name}'.{nearest(name, benchmarks)} Available: {', '.join(benchmarks)}")
