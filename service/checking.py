@@ -153,8 +153,8 @@ class Checker:
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
         written = recipe if isinstance(recipe, str) else json.dumps(recipe)
-        found: RecipeReading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
-        return found
+        reading: RecipeReading = _unless_mistaken(self._read(written, isinstance(recipe, str), tuple(overrides)))
+        return reading
 
     def check(
         self,
@@ -169,7 +169,7 @@ class Checker:
         files = tuple((name, str(path)) for name, path in known.files.items())
         checkpoints = tuple((name, None if path is None else str(path)) for name, path in known.checkpoints.items())
         code = tuple(sorted(known.code))
-        found: Outline = _unless_mistaken(
+        outline: Outline = _unless_mistaken(
             self._check(
                 text,
                 tuple(overrides),
@@ -181,13 +181,13 @@ class Checker:
                 tuple((secrets or {}).items()),
             )
         )
-        return found
+        return outline
 
     def draft(self, fields: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         """The recipe that a filled-in form stands for, as text and as data. Raises RecipeError."""
         size = sum(len(key) + len(value) for key, value in fields.items())
         problem = too_costly("x" * size) or next(
-            (found for each in fields.values() if (found := too_costly(each)) is not None), None
+            (reason for each in fields.values() if (reason := too_costly(each)) is not None), None
         )
         if problem is not None:
             raise RecipeError([Mistake("", problem, FILE)])
@@ -235,16 +235,16 @@ class Checker:
         """What a worker answers. Errors of the recipe are returned, so that they are remembered; one that took too
         long is tried again."""
         worker = self._idle.get()
-        kept: _Worker | None = None
+        returned: _Worker | None = None
         try:
             worker = worker if worker is not None and worker.alive else _Worker(self.seconds, self.memory)
             answer = worker.ask({"work": work, **given})
-            kept = worker if answer is not None and not answer.get("spent") else None
+            returned = worker if answer is not None and not answer.get("spent") else None
         finally:
-            if kept is None and worker is not None:
+            if returned is None and worker is not None:
                 worker.end()
-                kept = None if self._closed else _Worker(self.seconds, self.memory)
-            self._idle.put(kept)
+                returned = None if self._closed else _Worker(self.seconds, self.memory)
+            self._idle.put(returned)
             if self._closed:
                 self.close()
         if answer is None or answer.get("spent"):
@@ -275,12 +275,12 @@ def checker_of(settings: Settings) -> Checker:
     return Checker(settings.check_workers, settings.check_seconds, settings.check_memory)
 
 
-def _unless_mistaken(found: object) -> Any:
-    if isinstance(found, RecipeError):
-        raise RecipeError(found.mistakes)  # a new one each time: a raised error carries its trace
-    if isinstance(found, FineryError):
-        raise type(found)(str(found))
-    return found
+def _unless_mistaken(result: object) -> Any:
+    if isinstance(result, RecipeError):
+        raise RecipeError(result.mistakes)  # a new one each time: a raised error carries its trace
+    if isinstance(result, FineryError):
+        raise type(result)(str(result))
+    return result
 
 
 def _tuples(value: object) -> Any:
@@ -343,16 +343,16 @@ class _Worker:
         descriptor = self._process.stdout.fileno()
         poll = select.poll()  # `select` refuses descriptors above 1,023
         poll.register(descriptor, select.POLLIN)
-        found = bytearray()
-        while (left := limit - time.monotonic()) > 0 and len(found) < LARGEST_ANSWER:
+        line = bytearray()
+        while (left := limit - time.monotonic()) > 0 and len(line) < LARGEST_ANSWER:
             if not poll.poll(left * 1000):
                 continue
             piece = os.read(descriptor, 1 << 16)
             if not piece:
                 return None
-            found += piece
+            line += piece
             if piece.endswith(b"\n"):
-                return bytes(found)
+                return bytes(line)
         return None
 
     def end(self) -> None:
@@ -428,8 +428,8 @@ def _read(recipe: str, is_text: bool, overrides: Sequence[str]) -> dict[str, Any
 
     text = recipe if is_text else write_yaml(json.loads(recipe))
     data = read_network(text, overrides).data
-    found = needs_of(data)
-    return {"text": text, "data": data, "needs": {name: getattr(found, name) for name in Needs.__dataclass_fields__}}
+    needs = needs_of(data)
+    return {"text": text, "data": data, "needs": {name: getattr(needs, name) for name in Needs.__dataclass_fields__}}
 
 
 def _check(
@@ -451,21 +451,21 @@ def _check(
         frozenset(code),
         private,
     )
-    found = check(text, tuple(overrides), known, processes)
+    checked = check(text, tuple(overrides), known, processes)
     hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}
 
     def secret_of(name: str) -> SecretValue | None:
         return SecretValue("", hosts[name]) if name in hosts else None
 
-    mistakes = list(unfit_keys(found.source.data, tuple(hosts), secret_of))
-    for cell in found.study.cells if found.study is not None else ():
+    mistakes = list(unfit_keys(checked.source.data, tuple(hosts), secret_of))
+    for cell in checked.study.cells if checked.study is not None else ():
         mistakes += [(("matrix",), message) for _, message in unfit_keys(cell.draft.data, tuple(hosts), secret_of)]
     if mistakes:
-        raise found.source.error(dict.fromkeys(mistakes))
+        raise checked.source.error(dict.fromkeys(mistakes))
     return {
-        "name": found.recipe.name,
-        "stages": [stage.id for stage in found.recipe.stages],
-        "cells": len(found.study.cells) if found.study else 1,
+        "name": checked.recipe.name,
+        "stages": [stage.id for stage in checked.recipe.stages],
+        "cells": len(checked.study.cells) if checked.study else 1,
     }
 
 

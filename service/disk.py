@@ -102,8 +102,8 @@ def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.ti
 def sweep_secrets(store: Store, settings: Settings) -> int:
     """Delete the secrets of attempts that have ended, whose executor or server was killed before it did so;
     returns how many had some."""
-    found = [*settings.jobs.glob(f"*/attempts/*/{SECRETS}"), *settings.jobs.glob(f"*/attempts/*/host-*/{SECRETS}")]
-    records = {place.parent if place.parent.parent.name == "attempts" else place.parent.parent for place in found}
+    places = [*settings.jobs.glob(f"*/attempts/*/{SECRETS}"), *settings.jobs.glob(f"*/attempts/*/host-*/{SECRETS}")]
+    records = {place.parent if place.parent.parent.name == "attempts" else place.parent.parent for place in places}
     live = {attempt.id for attempt, _ in store.live_attempts()} if records else set()
     ended = [record for record in records if record.name not in live]
     left = [record for record in ended if not delete_secrets(record, parts=True)]

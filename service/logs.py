@@ -33,16 +33,17 @@ access = logging.getLogger("finery.access")
 
 def escaped(text: str) -> str:
     """The text without characters that move a cursor, end a line or turn its direction."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 class TextLines(logging.Formatter):
     """`2026-11-22T10:00:00.123Z INFO service.supervisor [id] message`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        known = getattr(record, "request_id", "") or request_id.get()
+        identifier = getattr(record, "request_id", "") or request_id.get()
         message = escaped(record.getMessage())[:MOST_CHARACTERS]
-        line = f"{_moment(record.created)} {record.levelname} {record.name} {f'[{known}] ' if known else ''}{message}"
+        prefix = f"[{identifier}] " if identifier else ""
+        line = f"{_moment(record.created)} {record.levelname} {record.name} {prefix}{message}"
         if record.exc_info and record.exc_info[0] is not None:
             trace = self.formatException(record.exc_info)[-MOST_CHARACTERS:]
             line += "".join(f"\n    {escaped(each)}" for each in trace.splitlines())
@@ -58,9 +59,9 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
         }
-        known = getattr(record, "request_id", "") or request_id.get()
-        if known:
-            made["request_id"] = known
+        identifier = getattr(record, "request_id", "") or request_id.get()
+        if identifier:
+            made["request_id"] = identifier
         made["message"] = record.getMessage()[:MOST_CHARACTERS]
         made |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0] is not None:
@@ -130,8 +131,8 @@ class Requests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                kept = [each for each in message.get("headers", ()) if each[0].lower() != HEADER]
-                message["headers"] = [*kept, (HEADER, identifier.encode())]
+                headers = [each for each in message.get("headers", ()) if each[0].lower() != HEADER]
+                message["headers"] = [*headers, (HEADER, identifier.encode())]
             await send(message)
 
         try:

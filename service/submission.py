@@ -79,10 +79,10 @@ def job_named(store: Store, project: str, name: str) -> Job | None:
         if job is not None:
             return None if job.state in (State.FAILED, State.CANCELLED) else job
     states: list[State] = [State.SUCCEEDED]
-    found = store.jobs(project, name=name, states=states, limit=1)
+    jobs = store.jobs(project, name=name, states=states, limit=1)
     waiting = [state for state in State if state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED)]
-    found = found or store.jobs(project, name=name, states=waiting, limit=1)
-    return found[0] if found else None
+    jobs = jobs or store.jobs(project, name=name, states=waiting, limit=1)
+    return jobs[0] if jobs else None
 
 
 def model_folder(settings: Settings, job: Job) -> Path | None:
@@ -93,8 +93,8 @@ def model_folder(settings: Settings, job: Job) -> Path | None:
     ids = [stage.get("id") for stage in stages if isinstance(stage, dict)] if isinstance(stages, tuple | list) else []
     for identifier in reversed(ids):
         for stage in (settings.jobs / job.id / "runs" / job.name / "stages").glob(f"[0-9]*-{identifier}"):
-            if (found := model_in(settings, job, stage)) is not None:
-                return found
+            if (model := model_in(settings, job, stage)) is not None:
+                return model
     return None
 
 
@@ -128,20 +128,20 @@ class Fitting:
 
     text: str
     checked: Outline
-    found: LookedUp
+    lookup: LookedUp
     resources: Resources
 
 
 def fit(store: Store, settings: Settings, checker: Checker, project: str, wish: Wish) -> Fitting:
     """Check a wish in its project. Raises RecipeError with every mistake, or CommandError."""
     reading = checker.read(wish.recipe, wish.overrides)
-    found = look_up(store, settings, project, reading.needs)
+    lookup = look_up(store, settings, project, reading.needs)
     resources = resources_of(wish.resources, _processes(reading.data))
     most = max(resources.gpus, resources.cpus, 1) * resources.hosts
     return Fitting(
         reading.text,
-        checker.check(reading.text, wish.overrides, found, most, _hosts(settings, project, wish.secrets)),
-        found,
+        checker.check(reading.text, wish.overrides, lookup, most, _hosts(settings, project, wish.secrets)),
+        lookup,
         resources,
     )
 
@@ -151,8 +151,8 @@ def _hosts(settings: Settings, project: str, named: tuple[str, ...]) -> dict[str
     CommandError for what is no name."""
     if wrong := next((name for name in named if not secret_store.is_name(name)), None):
         raise CommandError(f"secrets: {secret_store.unfit_name(wrong)}")
-    found = {name: secret_store.given(settings, project, name) for name in named}
-    return {name: None if secret is None else secret.hosts for name, secret in found.items()}
+    secrets = {name: secret_store.given(settings, project, name) for name in named}
+    return {name: None if secret is None else secret.hosts for name, secret in secrets.items()}
 
 
 def submit(
@@ -174,7 +174,7 @@ def submit(
         overrides=wish.overrides,
         priority=wish.priority,
         resources=fitting.resources,
-        depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.found.depends_on))),
+        depends_on=tuple(dict.fromkeys((*wish.depends_on, *fitting.lookup.depends_on))),
         deadline=wish.deadline,
         expected_seconds=wish.expected_seconds,
         max_retries=settings.max_retries if wish.max_retries is None else wish.max_retries,

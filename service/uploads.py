@@ -101,15 +101,15 @@ def arrived(settings: Settings, file: File) -> int:
 
 def checksum(settings: Settings, file: File) -> tuple[str, int]:
     """SHA-256 and size of what has arrived."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     size = 0
     path = part_path(settings, file)
     if path.exists():
         with open(path, "rb") as part:
             while piece := part.read(PIECE):
-                found.update(piece)
+                digest.update(piece)
                 size += len(piece)
-    return found.hexdigest(), size
+    return digest.hexdigest(), size
 
 
 def settle(settings: Settings, file: File) -> Path:
@@ -244,20 +244,20 @@ def finish(store: Store, settings: Settings, file: File, sha256: str | None = No
         if sha256 not in (None, file.sha256):
             raise Conflict(f"file '{file.id}' is complete, and its SHA-256 is {file.sha256}")
         return file
-    found, size = checksum(settings, file)
-    if sha256 not in (None, found):
+    digest, size = checksum(settings, file)
+    if sha256 not in (None, digest):
         raise Conflict(
-            f"what arrived of file '{file.id}' has SHA-256 {found}, not {sha256}; delete it and send it again"
+            f"what arrived of file '{file.id}' has SHA-256 {digest}, not {sha256}; delete it and send it again"
         )
     if file.bytes is not None and size != file.bytes:
         raise Conflict(f"{size} of the {file.bytes} bytes of file '{file.id}' have arrived; send the rest first")
-    if file.sha256 not in (None, found):
+    if file.sha256 not in (None, digest):
         raise Conflict(
-            f"what arrived of file '{file.id}' has SHA-256 {found}, not {file.sha256} as announced; delete it and "
+            f"what arrived of file '{file.id}' has SHA-256 {digest}, not {file.sha256} as announced; delete it and "
             "send it again"
         )
     settle(settings, file)
-    return store.complete_file(file.id, found, size, file.project)
+    return store.complete_file(file.id, digest, size, file.project)
 
 
 def receive(

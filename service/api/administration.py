@@ -41,7 +41,7 @@ def server_folders(settings: Settings, environment: Mapping[str, str] | None = N
     hub = environment.get("HF_HOME") or str(
         Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     )
-    found = [
+    folders = [
         str(settings.home),
         str(stage_cache(settings, environment)),
         *environment.get("FINERY_DATA", "").split(os.pathsep),
@@ -53,7 +53,7 @@ def server_folders(settings: Settings, environment: Mapping[str, str] | None = N
         str(Path(__file__).parents[2]),
         str(Path.home()),
     ]
-    return list(dict.fromkeys(each for folder in found if folder for each in (folder, os.path.realpath(folder))))
+    return list(dict.fromkeys(each for folder in folders if folder for each in (folder, os.path.realpath(folder))))
 
 
 router = APIRouter(tags=["administration"], responses=described())
@@ -100,7 +100,7 @@ def create_token(body: NewTokenDocument, service: ServiceOf, caller: Admin) -> M
     if body.expires is not None and body.expires.tzinfo is None:
         raise Problem(422, "expires: needs a time zone, such as 2026-11-21T22:00:00Z", "invalid_request")
     made = new_token()
-    kept = service.store.add_token(
+    token = service.store.add_token(
         made.prefix,
         made.sha256,
         project=body.project or caller.project,
@@ -108,7 +108,7 @@ def create_token(body: NewTokenDocument, service: ServiceOf, caller: Admin) -> M
         name=body.name,
         expires=body.expires.timestamp() if body.expires else None,
     )
-    return MadeToken(token=made.text, **TokenDocument.of(kept).model_dump())
+    return MadeToken(token=made.text, **TokenDocument.of(token).model_dump())
 
 
 @router.get("/tokens")
@@ -181,8 +181,8 @@ def set_project(
     """Set the limits of a project, which is made when it is not there."""
     changes: dict[str, Any] = body.model_dump(exclude_unset=True)
     if "remote_code" in changes:
-        kept = service.store.ensure_project(name).settings
-        changes["settings"] = {**kept, "remote_code": changes.pop("remote_code") or []}
+        settings = service.store.ensure_project(name).settings
+        changes["settings"] = {**settings, "remote_code": changes.pop("remote_code") or []}
     return ProjectDocument.of(service.store.set_project(name, **changes))
 
 
@@ -390,7 +390,7 @@ def trail(
     for name, given in (("since", since), ("until", until)):
         if given is not None and given.tzinfo is None:
             raise Problem(422, f"{name}: needs a time zone, such as 2026-11-21T22:00:00Z", "invalid_request")
-    found = service.store.audit(
+    entries = service.store.audit(
         action=action,
         actor=clean(actor),
         project=clean(project) or caller.scope,
@@ -400,4 +400,4 @@ def trail(
         since=since.timestamp() if since else None,
         until=until.timestamp() if until else None,
     )
-    return page([AuditDocument.of(entry) for entry in found], limit, found[-1].id if found else None)
+    return page([AuditDocument.of(entry) for entry in entries], limit, entries[-1].id if entries else None)

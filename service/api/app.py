@@ -178,11 +178,11 @@ class SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
-                known = {name.lower() for name, _ in message.get("headers", ())}
+                names = {name.lower() for name, _ in message.get("headers", ())}
                 added = HEADERS if scope["path"].startswith(("/api/", "/v1/")) else PAGE_HEADERS
                 message["headers"] = [
                     *message.get("headers", ()),
-                    *((name, value) for name, value in added.items() if name not in known),
+                    *((name, value) for name, value in added.items() if name not in names),
                 ]
             await send(message)
 

@@ -110,10 +110,10 @@ class Places:
 
     def _is_exempt(self, address: str) -> bool:
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return any(found in network for network in self._exempt)
+        return any(ip in network for network in self._exempt)
 
 
 class ServerConnection(H11Protocol):

@@ -97,10 +97,10 @@ def authenticate(service: Service, text: str | None, address: str = "") -> Calle
     if text is None:
         refuse_busy(service.failures.take(address))
         raise Problem(401, "Send a token: `Authorization: Bearer fin_…`.", "no_token")
-    found = parts(text)
-    token = service.store.token_by_prefix(found[0]) if found else None
-    prefix = found[0] if found else ""
-    right = matches(found[1] if found else "", token.sha256 if token else None)
+    token_parts = parts(text)
+    token = service.store.token_by_prefix(token_parts[0]) if token_parts else None
+    prefix = token_parts[0] if token_parts else ""
+    right = matches(token_parts[1] if token_parts else "", token.sha256 if token else None)
     if not right or token is None or not token.valid(time.time()):
         refuse_busy(service.failures.take(address))
         service.store.login_failed(address, prefix)
@@ -137,16 +137,16 @@ def caller(
 ) -> Caller:
     """Who sent this request; a page's session may stand in for the header."""
     text = credentials.credentials if credentials is not None else getattr(request.state, "token", None)
-    found = authenticate(service, text, request.client.host if request.client else "")
-    request.state.token_id = found.token
-    identify(found.token, found.role, found.project, request.scope)
-    if acting_for is None or acting_for == found.project:
-        return found
-    if found.role != "admin":
+    identity = authenticate(service, text, request.client.host if request.client else "")
+    request.state.token_id = identity.token
+    identify(identity.token, identity.role, identity.project, request.scope)
+    if acting_for is None or acting_for == identity.project:
+        return identity
+    if identity.role != "admin":
         raise Problem(403, "Only an admin's token acts for another project.", "forbidden")
     if PROJECT.fullmatch(acting_for) is None:
         raise Problem(422, f"X-Finery-Project must match {PROJECT.pattern}.", "invalid_request")
-    return replace(found, project=acting_for, scope=acting_for)
+    return replace(identity, project=acting_for, scope=acting_for)
 
 
 def refuse_without_isolation(service: Service, caller: Caller) -> None:
@@ -182,10 +182,10 @@ def apart(lane: str, register: Callable[[Callable[..., object]], object]) -> Cal
 
 
 def _at_least(role: str) -> Callable[..., Caller]:
-    def check(found: Annotated[Caller, Depends(caller)]) -> Caller:
-        if not may(found.role, role):
-            raise Problem(403, f"This needs the role {role}; the token's role is {found.role}.", "forbidden")
-        return found
+    def check(identity: Annotated[Caller, Depends(caller)]) -> Caller:
+        if not may(identity.role, role):
+            raise Problem(403, f"This needs the role {role}; the token's role is {identity.role}.", "forbidden")
+        return identity
 
     return check
 

@@ -64,10 +64,10 @@ def create(body: NewFile, response: Response, service: ServiceOf, caller: Submit
     """Announce a file, which is then sent with PATCH and completed; or fetch one from a URL."""
     store, settings = service.store, service.settings
     name = clean(body.filename)
-    known = store.find_file(caller.project, body.sha256) if body.sha256 is not None else None
-    if known is not None and (name is None or suffix_of(name) == suffix_of(known.filename)):
+    existing = store.find_file(caller.project, body.sha256) if body.sha256 is not None else None
+    if existing is not None and (name is None or suffix_of(name) == suffix_of(existing.filename)):
         response.status_code = 200
-        return FileDocument.of(known)
+        return FileDocument.of(existing)
     if body.url is not None:
         return FileDocument.of(
             from_url(store, settings, caller.project, body.url, name, body.purpose, sha256=body.sha256, by=caller.token)
@@ -117,8 +117,8 @@ def files(
     limit: int = LIMIT,
 ) -> Page[FileDocument]:
     """The files of the project, newest first."""
-    found = service.store.files(caller.scope, purpose=clean(purpose), after=clean(after), limit=limit)
-    return page([FileDocument.of(file) for file in found], limit, found[-1].id if found else None)
+    files = service.store.files(caller.scope, purpose=clean(purpose), after=clean(after), limit=limit)
+    return page([FileDocument.of(file) for file in files], limit, files[-1].id if files else None)
 
 
 def file_of(service: Service, caller: Caller, file_id: str) -> File:
@@ -129,10 +129,10 @@ def file_of(service: Service, caller: Caller, file_id: str) -> File:
 @router.api_route("/files/{file_id}", methods=["GET"], responses=described(404))
 def file(file_id: str, response: Response, service: ServiceOf, caller: Viewer) -> FileDocument:
     """One file; `offset` and the header Upload-Offset say how much of it has arrived."""
-    found = file_of(service, caller, file_id)
-    offset = arrived(service.settings, found)
+    file = file_of(service, caller, file_id)
+    offset = arrived(service.settings, file)
     response.headers["Upload-Offset"] = str(offset)
-    return FileDocument.of(found, offset)
+    return FileDocument.of(file, offset)
 
 
 @router.patch(
@@ -155,8 +155,8 @@ async def send(
     ],
 ) -> Response:
     """Send the next chunk of a file."""
-    found = await run_in_threadpool(file_of, service, caller, file_id)
-    size = await append(service.store, service.settings, found, upload_offset, request.stream())
+    file = await run_in_threadpool(file_of, service, caller, file_id)
+    size = await append(service.store, service.settings, file, upload_offset, request.stream())
     return Response(status_code=204, headers={"Upload-Offset": str(size)})
 
 
@@ -187,14 +187,14 @@ def content(file_id: str, service: ServiceOf, caller: Viewer) -> Response:
     return sent(service, file_of(service, caller, file_id))
 
 
-def sent(service: Service, found: File) -> Response:
+def sent(service: Service, file: File) -> Response:
     """The bytes of a file as an answer. Raises Problem while it is not complete, NotFound when they are gone."""
-    if found.state != READY:
-        raise Problem(409, f"file '{found.id}' is not complete yet", "conflict")
+    if file.state != READY:
+        raise Problem(409, f"file '{file.id}' is not complete yet", "conflict")
     return FileResponse(
-        file_path(service.settings, found),
+        file_path(service.settings, file),
         media_type="application/octet-stream",
-        filename=found.filename,
+        filename=file.filename,
         headers={"X-Content-Type-Options": "nosniff"},
     )
 
@@ -202,9 +202,9 @@ def sent(service: Service, found: File) -> Response:
 @router.delete("/files/{file_id}", status_code=204, response_class=Response, responses=described(404, 409))
 def delete(file_id: str, service: ServiceOf, caller: Submitter) -> Response:
     """Delete a file that no waiting or running job names."""
-    found = file_of(service, caller, file_id)
-    refuse_used(service, found)
-    discard(service.store, service.settings, found)
+    file = file_of(service, caller, file_id)
+    refuse_used(service, file)
+    discard(service.store, service.settings, file)
     return Response(status_code=204)
 
 
@@ -212,12 +212,12 @@ def refuse_used(service: Service, file: File) -> None:
     """Raise Problem when a job that has not ended names the file."""
     states = [state for state in State if state not in TERMINAL]
     after = None
-    while found := service.store.jobs(file.project, states=states, after=after, limit=500):
-        after = found[-1].id
+    while jobs := service.store.jobs(file.project, states=states, after=after, limit=500):
+        after = jobs[-1].id
         user = next(
             (
                 job
-                for job in found
+                for job in jobs
                 if file.id in job.request.recipe or any(file.id in each for each in job.request.overrides)
             ),
             None,

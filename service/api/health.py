@@ -157,14 +157,14 @@ async def readyz(service: ServiceOf) -> Health:
 
 def _lacking(service: Service) -> list[str]:
     """What keeps the service from its work, a sentence each."""
-    settings, found = service.settings, []
+    settings, problems = service.settings, []
     if not service.store.healthy():
-        found.append("The database does not answer.")
+        problems.append("The database does not answer.")
     elif not service.store.writable():
-        found.append("The database cannot be written.")
+        problems.append("The database cannot be written.")
     if (full := disk.sentence(settings.home, settings.disk_reserve)) is not None:
-        found.append(full)
-    return found + [
+        problems.append(full)
+    return problems + [
         f"The supervisor's thread '{name}' has ended; look at the log, and start the server again."
         for name in service.stopped()
     ]
@@ -198,15 +198,15 @@ class Measurements:
         for state, count in self._service.store.count().items():
             jobs.add_metric([state], count)
         yield jobs
-        found = self._service.store.hosts()
+        rows = self._service.store.hosts()
         hosts = GaugeMetricFamily("finery_hosts", "Hosts by state.", labels=["state"])
         for word in STATES:
-            hosts.add_metric([word], sum(host.state == word for host in found))
+            hosts.add_metric([word], sum(host.state == word for host in rows))
         yield hosts
         held = len(self._service.store.slot_holders())
         gpus = GaugeMetricFamily("finery_gpus", "GPUs by whether a job holds them.", labels=["held"])
         gpus.add_metric(["true"], held)
-        gpus.add_metric(["false"], sum(len(host.slots) for host in found) - held)
+        gpus.add_metric(["false"], sum(len(host.slots) for host in rows) - held)
         yield gpus
 
 

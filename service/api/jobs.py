@@ -227,7 +227,7 @@ async def validate(request: Request, service: ServiceOf, caller: Viewer) -> Vali
         stages=list(checked.stages),
         cells=checked.cells,
         resources=ResourcesDocument.of(fitting.resources),
-        waits_for=list(fitting.found.depends_on),
+        waits_for=list(fitting.lookup.depends_on),
     )
 
 
@@ -255,10 +255,10 @@ def jobs(
     limit: int = LIMIT,
 ) -> Page[JobDocument]:
     """The jobs of the project, newest first."""
-    found = service.store.jobs(
+    jobs = service.store.jobs(
         caller.scope, states=state, kind=kind, name=clean(name), search=clean(search), after=clean(after), limit=limit
     )
-    return page([JobDocument.of(job, service.redactor) for job in found], limit, found[-1].id if found else None)
+    return page([JobDocument.of(job, service.redactor) for job in jobs], limit, jobs[-1].id if jobs else None)
 
 
 def clean(text: str | None) -> str | None:
@@ -290,21 +290,21 @@ def job(job_id: str, service: ServiceOf, caller: Viewer) -> JobDocument:
 @router.get("/jobs/{job_id}/attempts", responses=described(404))
 def attempts(job_id: str, service: ServiceOf, caller: Viewer) -> list[AttemptDocument]:
     """Every try at a job."""
-    found = job_of(service, caller, job_id)
-    return [AttemptDocument.of(each, service.redactor) for each in service.store.attempts(found.id, caller.scope)]
+    job = job_of(service, caller, job_id)
+    return [AttemptDocument.of(each, service.redactor) for each in service.store.attempts(job.id, caller.scope)]
 
 
 @router.get("/jobs/{job_id}/stages", responses=described(404))
 def stages(job_id: str, service: ServiceOf, caller: Viewer) -> list[StageDocument]:
     """The complete stages of a job with their metrics."""
-    found = job_of(service, caller, job_id)
-    return [StageDocument.of(each) for each in service.store.stage_results(found.id, caller.scope)]
+    job = job_of(service, caller, job_id)
+    return [StageDocument.of(each) for each in service.store.stage_results(job.id, caller.scope)]
 
 
 def _moved(service: Service, caller: Caller, job_id: str, move: Move) -> JobDocument:
-    found = service.store.move(clean(job_id) or "", move, project=caller.scope)
+    job = service.store.move(clean(job_id) or "", move, project=caller.scope)
     service.wake()
-    return JobDocument.of(found, service.redactor)
+    return JobDocument.of(job, service.redactor)
 
 
 @router.post("/jobs/{job_id}/pause", responses=described(404, 409))
@@ -334,8 +334,8 @@ def retry(job_id: str, service: ServiceOf, caller: Submitter) -> JobDocument:
 @router.delete("/jobs/{job_id}", status_code=204, response_class=Response, responses=described(404, 409))
 def delete(job_id: str, service: ServiceOf, caller: Submitter) -> Response:
     """Delete a job that has ended: its folder, its log, its events and results. Models that it published stay."""
-    found = job_of(service, caller, job_id)
-    forget_job(service.store, service.settings, found.id, found.project)
+    job = job_of(service, caller, job_id)
+    forget_job(service.store, service.settings, job.id, job.project)
     return Response(status_code=204)
 
 
@@ -350,6 +350,6 @@ class Priority(BaseModel):
 @router.post("/jobs/{job_id}/priority", responses=described(404, 409))
 def set_priority(job_id: str, body: Priority, service: ServiceOf, caller: Submitter) -> JobDocument:
     """Change the priority of a job that has not ended."""
-    found = service.store.set_priority(clean(job_id) or "", body.priority, caller.scope)
+    job = service.store.set_priority(clean(job_id) or "", body.priority, caller.scope)
     service.wake()
-    return JobDocument.of(found, service.redactor)
+    return JobDocument.of(job, service.redactor)

@@ -184,5 +184,5 @@ class BodyLimit:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    found: bytes = dict(scope["headers"]).get(name, b"")
-    return found
+    value: bytes = dict(scope["headers"]).get(name, b"")
+    return value

@@ -40,8 +40,8 @@ def models(
     limit: int = LIMIT,
 ) -> Page[ModelDocument]:
     """The published models of the project, newest first."""
-    found = service.store.models(caller.scope, name=clean(name), job=clean(job), after=clean(after), limit=limit)
-    return page([ModelDocument.of(model) for model in found], limit, found[-1].id if found else None)
+    models = service.store.models(caller.scope, name=clean(name), job=clean(job), after=clean(after), limit=limit)
+    return page([ModelDocument.of(model) for model in models], limit, models[-1].id if models else None)
 
 
 def model_of(service: Service, caller: Caller, name: str, fingerprint: str | None = None) -> PublishedModel:
@@ -84,11 +84,11 @@ class ModelFile(BaseModel):
     bytes: int
 
 
-def folder_of(found: PublishedModel) -> Path:
+def folder_of(model: PublishedModel) -> Path:
     """Where a model lies. Raises NotFound when it is gone."""
-    folder = Path(found.path)
+    folder = Path(model.path)
     if not folder.is_dir():
-        raise NotFound("folder of model", found.name)
+        raise NotFound("folder of model", model.name)
     return folder
 
 
@@ -115,13 +115,13 @@ def files(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprin
 def file(name: str, path: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprint = None) -> Response:
     """One file of a model. Ranges are answered."""
     folder = folder_of(model_of(service, caller, name, fingerprint))
-    known = {str(each.relative_to(folder)): each for each in _files(folder)}
-    if path not in known:
+    files = {str(each.relative_to(folder)): each for each in _files(folder)}
+    if path not in files:
         raise NotFound("file of this model", path)
     return FileResponse(
-        known[path],
+        files[path],
         media_type="application/octet-stream",
-        filename=known[path].name,
+        filename=files[path].name,
         headers={"X-Content-Type-Options": "nosniff"},
     )
 
@@ -136,10 +136,10 @@ def file(name: str, path: str, service: ServiceOf, caller: Viewer, fingerprint: 
 )
 def download(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprint = None) -> Response:
     """All files of a model as one tar, which is made while it is read."""
-    found = model_of(service, caller, name, fingerprint)
-    folder = folder_of(found)
+    model = model_of(service, caller, name, fingerprint)
+    folder = folder_of(model)
     plain = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in found.name
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in model.name
     )
     headers = {"Content-Disposition": f'attachment; filename="{plain}.tar"'}
     return StreamingResponse(_tar(folder, plain), media_type="application/x-tar", headers=headers)
@@ -169,10 +169,10 @@ def delete(name: str, service: ServiceOf, caller: Submitter, fingerprint: Finger
     return Response(status_code=204)
 
 
-def remove(service: Service, found: PublishedModel) -> None:
+def remove(service: Service, model: PublishedModel) -> None:
     """Forget a model and delete its folder, which lies in the service's own."""
-    service.store.delete_model(found.id, found.project)
-    folder = Path(found.path).resolve()
+    service.store.delete_model(model.id, model.project)
+    folder = Path(model.path).resolve()
     if folder.is_relative_to(service.settings.models.resolve()) and folder != service.settings.models.resolve():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -204,12 +204,13 @@ def leaderboard(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[ScoreDocument]:
     """The scores on one benchmark, best first."""
-    known = [name for of, name, _ in service.store.benchmarks(caller.scope) if of == benchmark]
-    chosen = clean(metric) or (known[0] if known else "")
-    if chosen not in known:
+    metrics = [name for of, name, _ in service.store.benchmarks(caller.scope) if of == benchmark]
+    chosen = clean(metric) or (metrics[0] if metrics else "")
+    if chosen not in metrics:
         raise Problem(
             404,
-            f"nothing was scored on '{benchmark}'" + (f" by '{metric}'; metrics: {', '.join(known)}" if known else ""),
+            f"nothing was scored on '{benchmark}'"
+            + (f" by '{metric}'; metrics: {', '.join(metrics)}" if metrics else ""),
             "not_found",
         )
     rows = service.store.leaderboard(caller.scope, benchmark, chosen, limit=limit)

@@ -51,15 +51,15 @@ def stream_events(request: Request, service: Service, caller: Caller, job: Job, 
                     yield ServerSentEvent(REFUSED, event="end", id=str(last))
                     return
                 try:
-                    found, over = await run_in_threadpool(_events, service, caller, job.id, last)
+                    batch, over = await run_in_threadpool(_events, service, caller, job.id, last)
                 except NotFound:
                     yield ServerSentEvent(GONE, event="end", id=str(last))
                     return
-                for event in found:
+                for event in batch:
                     plain = plain_event(event, service.redactor)
                     yield ServerSentEvent(json.dumps(plain, ensure_ascii=False), event=event.event, id=str(event.id))
                     last = event.id
-                if found:
+                if batch:
                     continue
                 if over:
                     yield ServerSentEvent("{}", event="end", id=str(last))
@@ -132,17 +132,17 @@ def stream_log(
                 yield ServerSentEvent(REFUSED, event="end", id=f"{at or ''}:{place}")
                 return
             try:
-                found, over = await run_in_threadpool(_log, service, caller, job.id, at, place)
+                chunks, over = await run_in_threadpool(_log, service, caller, job.id, at, place)
             except NotFound:
                 yield ServerSentEvent(GONE, event="end", id=f"{at or ''}:{place}")
                 return
-            for at, place, text in found:
+            for at, place, text in chunks:
                 yield ServerSentEvent(
                     json.dumps({"attempt": at, "offset": place, "text": text}, ensure_ascii=False),
                     event="log",
                     id=f"{at}:{place}",
                 )
-            if found:
+            if chunks:
                 continue
             if over:
                 yield ServerSentEvent("{}", event="end", id=f"{at or ''}:{place}")
@@ -159,15 +159,15 @@ def _log(
     over = service.store.job(job_id, caller.scope).over
     ids = [each.id for each in service.store.attempts(job_id, caller.scope)]
     begin = ids.index(attempt) if attempt in ids else 0
-    found = []
+    chunks = []
     for each in ids[begin:]:
         place = offset if each == attempt else 0
         piece = _piece(log_folder(service, job_id, each), place)
         if piece:
             end, text = _whole(piece, over or each != ids[-1])
             if end:
-                found.append((each, place + end, service.redactor.text(text)))
-    return found, over
+                chunks.append((each, place + end, service.redactor.text(text)))
+    return chunks, over
 
 
 def _piece(folder: Path, after: int) -> bytes:

@@ -65,15 +65,15 @@ def events(
     last_event_id: LastEventId = None,
 ) -> Any:
     """The events of a job, as a page or as a stream of server-sent events that ends with the job."""
-    found = job_of(service, caller, job_id)
+    job = job_of(service, caller, job_id)
     if last_event_id is not None:
         if not last_event_id.isascii() or not last_event_id.isdigit() or int(last_event_id) > LARGEST_ID:
             raise Problem(422, "Last-Event-ID must be the id of an event.", "invalid_request")
         after = max(after, int(last_event_id))
     if "text/event-stream" in accept:
-        return stream_events(request, service, caller, found, after)
+        return stream_events(request, service, caller, job, after)
     kinds = None if kind is None else [clean(each) or "" for each in kind]
-    rows = service.store.events_after(found.id, after, limit=limit, project=caller.scope, kinds=kinds)
+    rows = service.store.events_after(job.id, after, limit=limit, project=caller.scope, kinds=kinds)
     return Events(data=[plain_event(row, service.redactor) for row in rows], last=rows[-1].id if rows else after)
 
 
@@ -102,13 +102,13 @@ def log(
     last_event_id: LastEventId = None,
 ) -> Response:
     """What the job printed, as text or as a stream that ends with the job."""
-    found = job_of(service, caller, job_id)
+    job = job_of(service, caller, job_id)
     if "text/event-stream" not in accept:
-        return PlainTextResponse(whole_log(service, caller, found, MOST_LOG))
+        return PlainTextResponse(whole_log(service, caller, job, MOST_LOG))
     attempt, _, offset = (last_event_id or "").rpartition(":")
     if last_event_id is not None and not (offset.isascii() and offset.isdigit() and int(offset) <= LARGEST_ID):
         raise Problem(422, "Last-Event-ID must be the id of a piece of this log.", "invalid_request")
-    return stream_log(request, service, caller, found, attempt or None, int(offset or 0))
+    return stream_log(request, service, caller, job, attempt or None, int(offset or 0))
 
 
 class Series(BaseModel):
@@ -136,7 +136,7 @@ def curves(
     service: Service, caller: Caller, job: Job, points: int, names: list[str] | None = None, stage: str | None = None
 ) -> list[Series]:
     """Every metric of a job by stage. A step that was done again after a resume counts once, as it was done last."""
-    found: dict[tuple[str | None, str], dict[int, float]] = {}
+    series: dict[tuple[str | None, str], dict[int, float]] = {}
     after = 0
     while rows := service.store.events_after(job.id, after, limit=5000, project=caller.scope, kinds=["metric"]):
         after = rows[-1].id
@@ -147,9 +147,9 @@ def curves(
             for key, value in values.items() if isinstance(values, Mapping) else ():
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 if number and isinstance(finite(value), int | float) and (names is None or key in names):
-                    found.setdefault((row.stage, key), {})[row.step or 0] = float(value)
+                    series.setdefault((row.stage, key), {})[row.step or 0] = float(value)
     return [
-        Series(stage=of, name=key, points=thinned(sorted(line.items()), points)) for (of, key), line in found.items()
+        Series(stage=of, name=key, points=thinned(sorted(line.items()), points)) for (of, key), line in series.items()
     ]
 
 
@@ -241,8 +241,8 @@ class CellDocument(BaseModel):
 @apart("readings", router.get("/jobs/{job_id}/cells"))
 def cells(job_id: str, service: ServiceOf, caller: Viewer) -> list[CellDocument]:
     """The cells of a study and how each stands; an empty list for a job that is none."""
-    found = job_of(service, caller, job_id)
-    matrix = _plain(service, found).get("matrix")
+    job = job_of(service, caller, job_id)
+    matrix = _plain(service, job).get("matrix")
     try:
         axes = axes_of(matrix) if isinstance(matrix, Mapping) else ()
     except ConfigIssues:
@@ -254,7 +254,7 @@ def cells(job_id: str, service: ServiceOf, caller: Viewer) -> list[CellDocument]
         for number, entries in enumerate(combinations(axes), start=1)
     }
     after = 0
-    while rows := service.store.events_after(found.id, after, limit=5000, project=caller.scope, kinds=["cell"]):
+    while rows := service.store.events_after(job.id, after, limit=5000, project=caller.scope, kinds=["cell"]):
         after = rows[-1].id
         for row in rows:
             name, fields = str(row.fields.get("cell")), service.redactor.plain(dict(row.fields))
@@ -277,7 +277,7 @@ def studies(
     service: ServiceOf, caller: Viewer, after: Annotated[str | None, Query(max_length=64)] = None, limit: int = LIMIT
 ) -> Page[JobDocument]:
     """The jobs whose recipe has a matrix, newest first."""
-    found: list[JobDocument] = []
+    documents: list[JobDocument] = []
     place = clean(after)
     looked = 0
     while rows := service.store.jobs(caller.scope, after=place, limit=500):
@@ -286,9 +286,9 @@ def studies(
         for row in rows:
             document = JobDocument.of(row, service.redactor)
             if document.study:
-                found.append(document)
-            if len(found) == limit:
-                return page(found, limit, row.id)
+                documents.append(document)
+            if len(documents) == limit:
+                return page(documents, limit, row.id)
         if looked >= LOOKED_AT:
-            return Page(data=found, next=place)
-    return page(found, limit, None)
+            return Page(data=documents, next=place)
+    return page(documents, limit, None)

@@ -34,12 +34,12 @@ def environment_of(
 ) -> dict[str, str]:
     """The variables of an attempt's process. `outer` is the service's own environment."""
     outer = os.environ if outer is None else outer
-    found = {
+    inherited = {
         name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not SECRET_NAMES.search(name)
     }
     threads = max(1, attempt.resources.cpus or 1)
     return {
-        **found,
+        **inherited,
         **_hub(settings, job.project, outer),
         "FINERY_HOME": str(settings.jobs / job.id / CACHE),
         "FINERY_SHARED_STAGES": str(shared_stages(settings, job.project, outer)),
@@ -62,13 +62,13 @@ def hub_folder(settings: Settings, project: str) -> Path:
 
 def _hub(settings: Settings, project: str, outer: Mapping[str, str]) -> dict[str, str]:
     """The project's own caches; without a network those that the operator filled, for all projects."""
-    found = {"HF_HOME": str(hub_folder(settings, project))}
+    variables = {"HF_HOME": str(hub_folder(settings, project))}
     if outer.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         home = outer.get("HF_HOME")
         for name, part in (("HF_HUB_CACHE", "hub"), ("HF_DATASETS_CACHE", "datasets")):
             if shared := outer.get(name) or (home and f"{home}/{part}"):
-                found[name] = shared
-    return found
+                variables[name] = shared
+    return variables
 
 
 def shared_stages(settings: Settings, project: str, outer: Mapping[str, str] | None = None) -> Path:
@@ -85,8 +85,8 @@ def stage_cache(settings: Settings, outer: Mapping[str, str] | None = None) -> P
 def secrets_of(settings: Settings, job: Job, outer: Mapping[str, str] | None = None) -> dict[str, SecretValue]:
     """The secrets that a job names and may have. What is not found is left out: the job then fails where it needs it,
     with the sentence that belongs there."""
-    found = {name: secret_store.given(settings, job.project, name, outer) for name in job.request.secrets}
-    return {name: secret for name, secret in found.items() if secret is not None}
+    secrets = {name: secret_store.given(settings, job.project, name, outer) for name in job.request.secrets}
+    return {name: secret for name, secret in secrets.items() if secret is not None}
 
 
 def secret_files(secrets: Mapping[str, SecretValue]) -> dict[str, str]:

@@ -291,7 +291,7 @@ OF_CELLS: dict[str, Callable[[Any], Any]] = {"cell": _cell, "status": _stage, "l
 
 def plain_scores(scores: object) -> dict[str, dict[str, float]]:
     """The numbers of `{"glue/mrpc": {"f1": 0.9}}`, as far as it holds some; for what a publication says of itself."""
-    found: dict[str, dict[str, float]] = {}
+    numbers: dict[str, dict[str, float]] = {}
     left = MOST_VALUES
     for benchmark, values in scores.items() if isinstance(scores, Mapping) else ():
         for metric, value in values.items() if isinstance(values, Mapping) else ():
@@ -307,8 +307,8 @@ def plain_scores(scores: object) -> dict[str, dict[str, float]]:
                 and -LARGEST_WHOLE <= value <= LARGEST_WHOLE
             )
             if left >= 0 and names and whole:
-                found.setdefault(plain_text(benchmark), {})[plain_text(metric)] = float(value)
-    return found
+                numbers.setdefault(plain_text(benchmark), {})[plain_text(metric)] = float(value)
+    return numbers
 
 
 def plain_count(value: Any) -> int | None:
@@ -411,17 +411,17 @@ class Intake:
 
 def finished_stages(path: Path, below: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(stage, its newest `stage_finished` event) of a cell's own stream."""
-    found: dict[str, dict[str, Any]] = {}
+    newest: dict[str, dict[str, Any]] = {}
     offset = 0
     while offset < MOST_OF_CELL:
         batch = read_batch(path, offset, below=below)
         if batch.offset == offset:
             break
         offset = batch.offset
-        found |= {
+        newest |= {
             event["stage"]: event for event in batch.events if event["event"] == "stage_finished" and "stage" in event
         }
-    yield from found.items()
+    yield from newest.items()
 
 
 def plain_record(handle: Any) -> dict[str, Any]:

@@ -175,12 +175,12 @@ def model_of_job(store: Store, settings: Settings, project: str, name: str) -> P
     """The model that the newest succeeded job of this name, or the job of this id, left. Raises Missing."""
     if name.startswith("job-"):
         try:
-            found = [store.job(name, project)]
+            jobs = [store.job(name, project)]
         except NotFound:
-            found = []
+            jobs = []
     else:
-        found = store.jobs(project, states=[State.SUCCEEDED], name=name, limit=1)
-    done = [job for job in found if job.state is State.SUCCEEDED]
+        jobs = store.jobs(project, states=[State.SUCCEEDED], name=name, limit=1)
+    done = [job for job in jobs if job.state is State.SUCCEEDED]
     if not done:
         raise Missing(
             f"'job:{name}' names no job of this project that has succeeded; submit that one first, or name it in "

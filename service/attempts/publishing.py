@@ -85,14 +85,14 @@ def _names(folders: Folders) -> list[str]:
         return []
     try:
         with os.scandir(at) as entries:
-            found = [
+            names = [
                 entry.name
                 for entry, _ in zip(entries, range(MOST_PUBLICATIONS), strict=False)
                 if MODEL_NAME.fullmatch(entry.name)
             ]
     finally:
         os.close(at)
-    return sorted(found)
+    return sorted(names)
 
 
 def place(publication: Publication, models: Path, project: str) -> Path:
@@ -153,7 +153,7 @@ def _stages(manifest: Mapping[str, object]) -> list[dict[str, Any]]:
 
 def _scores(manifest: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """The scores of its evaluate stages: finite numbers by benchmark and metric."""
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     left = MOST_SCORES
     for stage in _stages(manifest):
         if stage.get("stage") != "evaluate":
@@ -161,9 +161,9 @@ def _scores(manifest: Mapping[str, object]) -> dict[str, dict[str, float]]:
         for name, values in stage["metrics"].items():
             if isinstance(values, dict) and len(name) <= 200 and left > 0:
                 numbers = {metric[:200]: value for metric, value in values.items() if _is_number(value)}
-                found[name] = dict(list(numbers.items())[:left])
-                left -= len(found[name])
-    return found
+                scores[name] = dict(list(numbers.items())[:left])
+                left -= len(scores[name])
+    return scores
 
 
 def _is_number(value: object) -> bool:
@@ -174,12 +174,12 @@ def _is_number(value: object) -> bool:
 
 def _parameters(manifest: Mapping[str, object]) -> int | None:
     counts = [stage["metrics"].get("all_parameters") for stage in _stages(manifest)]
-    known = [
+    valid = [
         count
         for count in counts
         if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT
     ]
-    return known[-1] if known else None
+    return valid[-1] if valid else None
 
 
 def _base(folder: Path, below: Path) -> str:

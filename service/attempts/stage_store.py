@@ -109,11 +109,11 @@ def stage_ids(job: Job) -> frozenset[str] | None:
     if "matrix" in data:
         return None
     stages = data.get("stages")
-    found = {TOKENIZER}
+    ids = {TOKENIZER}
     for stage in stages if isinstance(stages, tuple | list) else ():
         if isinstance(stage, dict):
-            found |= {str(stage[key]) for key in ("id", "stage") if key in stage}
-    return frozenset(found)
+            ids |= {str(stage[key]) for key in ("id", "stage") if key in stage}
+    return frozenset(ids)
 
 
 def model_in(settings: Settings, job: Job, stage: Path) -> Path | None:
@@ -121,20 +121,20 @@ def model_in(settings: Settings, job: Job, stage: Path) -> Path | None:
     project's store's."""
     folders = folders_of(settings.jobs, job)
     store = shared_stages(settings, job.project)
-    found = led_to(stage, folders.cache / "stages", folders.job / "runs", store)
-    if found is None:
+    folder = led_to(stage, folders.cache / "stages", folders.job / "runs", store)
+    if folder is None:
         return None
-    if found.is_relative_to(store.resolve()):
+    if folder.is_relative_to(store.resolve()):
         return (
-            found / "model"
-            if (found / "model" / "config.json").is_file() or (found / "model" / "adapter_config.json").is_file()
+            folder / "model"
+            if (folder / "model" / "config.json").is_file() or (folder / "model" / "adapter_config.json").is_file()
             else None
         )
-    try:
-        names = {name for name, _ in plain_files(found, found.parent, alone=False)}  # not taken over: it may hold links
+    try:  # not taken over: it may hold links
+        names = {name for name, _ in plain_files(folder, folder.parent, alone=False)}
     except OSError:
         return None
-    return found / "model" if names & {"model/config.json", "model/adapter_config.json"} else None
+    return folder / "model" if names & {"model/config.json", "model/adapter_config.json"} else None
 
 
 def _finished(own: int) -> Iterator[str]:
@@ -281,7 +281,7 @@ def _taken_at(folder: Path) -> float:
 
 def _used(settings: Settings) -> set[str] | None:
     """Fingerprints that some job's folder leads to; None when there are too many links to tell. No link is followed."""
-    found: set[str] = set()
+    fingerprints: set[str] = set()
     patterns = (
         "cache/stages/*",
         "runs/*/stages/*",
@@ -293,10 +293,10 @@ def _used(settings: Settings) -> set[str] | None:
     for job in sorted(settings.jobs.glob("*")) if settings.jobs.is_dir() else ():
         for path in islice((path for pattern in patterns for path in job.glob(pattern)), MOST_LINKS + 1):
             with contextlib.suppress(OSError):
-                found.add(Path(os.readlink(path)).name)
-            if len(found) > MOST_LINKS:
+                fingerprints.add(Path(os.readlink(path)).name)
+            if len(fingerprints) > MOST_LINKS:
                 return None
-    return found
+    return fingerprints
 
 
 __all__ = ["free_stages", "model_in", "stage_ids", "take_over"]

@@ -115,13 +115,13 @@ def _changed(folder: Path, since: float) -> Iterator[tuple[Path, float]]:
     """The files of a folder that were touched since then, and when."""
     try:
         with os.scandir(folder) as entries:
-            found = [
+            files = [
                 (Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
                 for entry, _ in zip(entries, range(10_000), strict=False)
             ]
     except OSError:
         return
-    yield from (each for each in found if each[1] >= since - 1.0)
+    yield from (each for each in files if each[1] >= since - 1.0)
 
 
 def _moment(path: Path) -> float | None:
@@ -284,9 +284,9 @@ class Watcher:
     def _look_at_all(self) -> list[Future[None]]:
         busy = {name for name, future in list(self._busy.items()) if not future.done()}
         live = self._store.live_attempts(self._holder)
-        for known in (self._busy, self._rest, self._told, self._errors, self._looked):
-            for gone in known.keys() - {attempt.id for attempt, _ in live} - busy:
-                del known[gone]
+        for by_attempt in (self._busy, self._rest, self._told, self._errors, self._looked):
+            for gone in by_attempt.keys() - {attempt.id for attempt, _ in live} - busy:
+                del by_attempt[gone]
         started = []
         for attempt, job in live:  # one that was being looked at when the store was asked may have ended since
             if attempt.id not in busy and self._rest.get(attempt.id, 0.0) <= time.monotonic():
@@ -427,21 +427,21 @@ class Watcher:
     def _publish(self, attempt: Attempt, job: Job) -> AttemptOutcome | None:
         """Give every publication its place and its row; what went wrong, when something did."""
         try:
-            for found in publishing.publications(folders_of(self._settings.jobs, job)):
-                if MODEL.fullmatch(found.name) is None or FINGERPRINT.fullmatch(found.fingerprint) is None:
+            for publication in publishing.publications(folders_of(self._settings.jobs, job)):
+                if MODEL.fullmatch(publication.name) is None or FINGERPRINT.fullmatch(publication.fingerprint) is None:
                     return AttemptOutcome(
                         EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes"
                     )
-                path = publishing.place(found, self._settings.models, job.project)
+                path = publishing.place(publication, self._settings.models, job.project)
                 self._store.publish_model(
                     attempt.id,
                     attempt.fencing,
-                    name=found.name,
-                    fingerprint=found.fingerprint,
+                    name=publication.name,
+                    fingerprint=publication.fingerprint,
                     path=str(path),
-                    scores=plain_scores(found.scores),
-                    base=plain_text(found.base)[:500],
-                    parameters=plain_count(found.parameters),
+                    scores=plain_scores(publication.scores),
+                    base=plain_text(publication.base)[:500],
+                    parameters=plain_count(publication.parameters),
                     openai=dict(job.request.openai) or None,
                 )
         except OSError as error:

@@ -32,8 +32,8 @@ def create(
 def listed(server: str | None, token_file: Path | None, as_json: bool) -> int:
     """List the tokens, without what makes them tokens. Returns the exit code."""
     with connect(server, token_file) as connection:
-        found = connection.get("/tokens")
-    tokens = found["data"] if isinstance(found, dict) else found
+        answer = connection.get("/tokens")
+    tokens = answer["data"] if isinstance(answer, dict) else answer
     if as_json:
         print(json.dumps({"tokens": tokens}, ensure_ascii=False))
     else:
@@ -81,19 +81,19 @@ def audit(
     as_json: bool,
 ) -> int:
     """List the newest rows of the trail. Returns the exit code."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     wanted = {"action": action, "actor": actor, "project": project, "thing": thing, "since": _moment(begin)}
     with connect(server, token_file) as connection:
         after = None
-        while len(found) < limit:
-            page = connection.get("/audit", **wanted, after=after, limit=min(PAGE, limit - len(found)))
-            found += page["data"]
+        while len(entries) < limit:
+            page = connection.get("/audit", **wanted, after=after, limit=min(PAGE, limit - len(entries)))
+            entries += page["data"]
             after = page["next"]
             if after is None:
                 break
     if as_json:
-        print(json.dumps({"audit": found, "more": after is not None}, ensure_ascii=False))
-    elif not found:
+        print(json.dumps({"audit": entries, "more": after is not None}, ensure_ascii=False))
+    elif not entries:
         print("Nothing of that kind is in the trail.")
     else:
         rows = [
@@ -106,7 +106,7 @@ def audit(
                 each["address"],
                 _details(each),
             )
-            for each in found
+            for each in entries
         ]
         table(("when", "did", "what", "of", "who", "from", ""), rows)
         if after is not None:

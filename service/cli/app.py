@@ -50,8 +50,8 @@ Overrides = Annotated[
 ]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(given: bool) -> None:
+    if given:
         from importlib import metadata
 
         try:

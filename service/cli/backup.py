@@ -224,9 +224,9 @@ def _snapshot(engine: Any, folder: Path, sqlite: bool) -> Iterator[tuple[Connect
 
 def tables_of(connection: Connection) -> MetaData:
     """The tables as the database has them, whatever its schema."""
-    found = MetaData()
-    found.reflect(connection, only=lambda name, _: name != "alembic_version")
-    return found
+    metadata = MetaData()
+    metadata.reflect(connection, only=lambda name, _: name != "alembic_version")
+    return metadata
 
 
 def _dumped(connection: Connection, table: Any, folder: Path) -> Path:
@@ -253,8 +253,8 @@ def _named(connection: Connection, settings: Settings, manifest: Manifest) -> It
             if file.state == READY
             else [part_path(settings, file), file_path(settings, file)]
         )
-        found = [path for path in paths if path.exists()]
-        yield from found or (paths[:1] if file.state == READY else ())
+        existing = [path for path in paths if path.exists()]
+        yield from existing or (paths[:1] if file.state == READY else ())
     for path in connection.execute(select(tables.models.c.path)).scalars():
         yield Path(path)
     for job in connection.execute(select(tables.jobs.c.id)).scalars():
@@ -272,7 +272,7 @@ class ArchiveWriter:
         self.archive, self.manifest, self.scratch = archive, manifest, scratch
         self.linked: dict[tuple[int, int], str] = {}
         """(device, inode) of a file with several names -> the path under which it is in the archive."""
-        self.known: set[str] = set()
+        self.taken: set[str] = set()
 
     def add_below(self, path: Path, home: Path) -> None:
         """A file or a folder of the home. Anything else, and what has gone, is listed."""
@@ -287,7 +287,7 @@ class ArchiveWriter:
 
     def _inside(self, folder: Path, home: Path) -> list[Path]:
         """Every file below, the newest first: a mark that vouches for other files is read before them."""
-        found: list[tuple[float, str]] = []
+        files: list[tuple[float, str]] = []
         waiting = [str(folder)]
         while waiting:
             try:
@@ -300,15 +300,15 @@ class ArchiveWriter:
                         waiting.append(entry.path)
                     continue
                 try:
-                    found.append((-entry.stat(follow_symlinks=False).st_mtime, entry.path))
+                    files.append((-entry.stat(follow_symlinks=False).st_mtime, entry.path))
                 except OSError:
                     self._gone(os.path.relpath(entry.path, home))
-        if len(found) > MOST_OF_A_JOB and folder.parent == home / "jobs":
+        if len(files) > MOST_OF_A_JOB and folder.parent == home / "jobs":
             self.manifest.left_out.append(
-                f"{folder.relative_to(home)}: only the newest {MOST_OF_A_JOB} of {len(found)} files"
+                f"{folder.relative_to(home)}: only the newest {MOST_OF_A_JOB} of {len(files)} files"
             )
-            found = sorted(found)[:MOST_OF_A_JOB]
-        return [Path(path) for _, path in sorted(found)]
+            files = sorted(files)[:MOST_OF_A_JOB]
+        return [Path(path) for _, path in sorted(files)]
 
     def _left_out(self, folder: PurePosixPath) -> bool:
         """Secrets of attempts never go; runs, checkpoints and job caches not when they were not wanted."""
@@ -322,18 +322,18 @@ class ArchiveWriter:
     def _take(self, path: Path, home: Path) -> None:
         inner = str(path.relative_to(home))
         name = f"home/{inner}"
-        if name in self.known:
+        if name in self.taken:
             return
         try:
             check_path(name)
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
                 self._link(path, name, home)
                 return
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 return
             top = inner.split("/")[0]
-            if top == "jobs" and found.st_size > HOLES and found.st_blocks * 512 < found.st_size // 2:
+            if top == "jobs" and status.st_size > HOLES and status.st_blocks * 512 < status.st_size // 2:
                 raise BadArchive("it is made of holes")
             changes = top == "jobs" or (top == "cache" and ".partial" in inner) or inner.endswith(".part")
             with opened_below(home, inner) as file:
@@ -358,17 +358,17 @@ class ArchiveWriter:
         if target.split("/")[0] in CHANGING and "/" in target:
             check_path(f"home/{target}")
             self.manifest.links.append(ArchiveLink(path=name, to=f"home/{target}"))
-            self.known.add(name)
+            self.taken.add(name)
 
     def add(self, file: IO[bytes], name: str, copied: bool = False) -> None:
         """An open file. One that may change is `copied` first, because a tar tells the size before the content."""
-        found = os.fstat(file.fileno())
-        key = (found.st_dev, found.st_ino)
-        if found.st_nlink > 1 and key in self.linked:
+        status = os.fstat(file.fileno())
+        key = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1 and key in self.linked:
             self.manifest.members.append(ArchiveMember(path=name, same_as=self.linked[key]))
         elif copied:
             with tempfile.SpooledTemporaryFile(max_size=8 << 20, dir=str(self.scratch)) as spool:
-                left = found.st_size  # what is appended while it is read comes too late
+                left = status.st_size  # what is appended while it is read comes too late
                 while left and (piece := file.read(min(PIECE, left))):
                     spool.write(piece)
                     left -= len(piece)
@@ -376,10 +376,10 @@ class ArchiveWriter:
                 spool.seek(0)
                 self._write(name, cast("IO[bytes]", spool), size)
         else:
-            self._write(name, file, found.st_size)
-        if found.st_nlink > 1:
+            self._write(name, file, status.st_size)
+        if status.st_nlink > 1:
             self.linked.setdefault(key, name)
-        self.known.add(name)
+        self.taken.add(name)
 
     def _write(self, name: str, content: IO[bytes], size: int) -> None:
         info = tarfile.TarInfo(name)

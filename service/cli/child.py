@@ -117,16 +117,16 @@ class Child:
         keep."""
         if not folder.is_dir() or not self.tail():
             return None
-        kept = folder / "console.log"
+        path = folder / "console.log"
         try:
-            with open(kept, "ab") as file:
+            with open(path, "ab") as file:
                 file.write(b"$ " + " ".join(self.arguments).encode() + b"\n")
                 self._noise.seek(0)
                 shutil.copyfileobj(self._noise, file)
                 file.write(b"\n")
         except OSError:  # a full disk must not hide why the run ended
             return None
-        return kept
+        return path
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stops += 1

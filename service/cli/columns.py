@@ -193,7 +193,7 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
     answer = table.column(label) if label is not None else _label(table, texts)
     if answer.name in texts:
         raise CommandError(f"'{answer.name}' was given as --text and as --label; the answer would be in the question")
-    found = _kind(table, answer, kind)
+    task_kind = _kind(table, answer, kind)
     questions = named or _texts(table, answer)
     for column in questions:
         if column.kind not in ("text", "whole", "number") or (
@@ -201,7 +201,7 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
         ):
             raise CommandError(f"{table.file}: the column '{column.name}' does not hold texts{_columns(table)}")
     used = {answer.name, *(column.name for column in questions)}
-    return ColumnChoice(questions, answer, found, tuple(name for name in table.names if name not in used))
+    return ColumnChoice(questions, answer, task_kind, tuple(name for name in table.names if name not in used))
 
 
 def _label(table: Table, texts: Sequence[str]) -> Column:

@@ -153,31 +153,31 @@ def memory() -> Finding:
     limit = _container_limit()
     limited = limit is not None and limit < total
     most = limit if limit is not None and limited else total
-    found = size(most) + (" (limit of the container)" if limited else "")
+    text = size(most) + (" (limit of the container)" if limited else "")
     if most < LITTLE_MEMORY:
-        return Finding("Memory", found, "note", "little for training: take the preset bert-tiny and small batches")
-    return Finding("Memory", found)
+        return Finding("Memory", text, "note", "little for training: take the preset bert-tiny and small batches")
+    return Finding("Memory", text)
 
 
 def isolation() -> Finding:
     """What would keep the jobs of a service apart from it on this machine; tried, not assumed."""
     from service.executors.isolation import isolation_of
 
-    found = isolation_of("auto")
-    if not found.kept:
+    available = isolation_of("auto")
+    if not available.kept:
         remedy = (
             "install bubblewrap (apt install bubblewrap) or allow user namespaces; until then `finery serve` takes "
             "jobs of admins only"
         )
-        return Finding("Isolation", f"none ({found.why})", "note", remedy)
-    if found.left_open:
+        return Finding("Isolation", f"none ({available.why})", "note", remedy)
+    if available.left_open:
         return Finding(
             "Isolation",
-            found.sentence(),
+            available.sentence(),
             "note",
             "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open",
         )
-    return Finding("Isolation", f"{found.sentence()}: jobs of a service are kept apart from it")
+    return Finding("Isolation", f"{available.sentence()}: jobs of a service are kept apart from it")
 
 
 def disks() -> list[Finding]:
@@ -199,9 +199,9 @@ def finery_home(environment: Mapping[str, str]) -> Path:
 def gpus() -> list[Finding]:
     """GPUs that the drivers know of, without loading torch."""
     if shutil.which("nvidia-smi"):
-        found = _ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-        if found:
-            return [Finding("GPU", line) for line in found.splitlines()]
+        listing = _ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+        if listing:
+            return [Finding("GPU", line) for line in listing.splitlines()]
         return [
             Finding(
                 "GPU", "nvidia-smi does not answer", "note", "the driver seems broken; training falls back to the CPU"
@@ -234,21 +234,21 @@ def cpu_precision() -> Finding:
 
 def packages() -> list[Finding]:
     """Installed versions of what Finery asks for, and whether they fit."""
-    found = []
+    findings = []
     wanted = requirements()
     for name, allowed in wanted.items():
         try:
             version = distribution(name).version
         except PackageNotFoundError:
-            found.append(Finding(name, "not installed", "lacks", f"pip install '{name}{allowed}'"))
+            findings.append(Finding(name, "not installed", "lacks", f"pip install '{name}{allowed}'"))
             continue
         if allowed and not fits(version, allowed):
-            found.append(
+            findings.append(
                 Finding(name, version, "note", f"Finery asks for {name}{allowed}: pip install '{name}{allowed}'")
             )
         else:
-            found.append(Finding(name, version))
-    return found
+            findings.append(Finding(name, version))
+    return findings
 
 
 def requirements() -> dict[str, str]:
@@ -378,13 +378,13 @@ def _cpu_info() -> str:
 
 
 def _cpu_flags() -> set[str]:
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpu_info(), re.MULTILINE)
-    return set(found.group(1).split()) if found else set()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpu_info(), re.MULTILINE)
+    return set(match.group(1).split()) if match else set()
 
 
 def _model_name() -> str:
-    found = re.search(r"^model name\s*:\s*(.*)$", _cpu_info(), re.MULTILINE)
-    return f", {found.group(1)}" if found else ""
+    match = re.search(r"^model name\s*:\s*(.*)$", _cpu_info(), re.MULTILINE)
+    return f", {match.group(1)}" if match else ""
 
 
 def _ask(*command: str) -> str:

@@ -158,10 +158,10 @@ class HarnessOptions:
 
 def names_of(tasks: str) -> tuple[str, ...]:
     """The names in a list with commas. Raises CommandError when there is none."""
-    found = tuple(name.strip() for name in tasks.split(",") if name.strip())
-    if not found:
+    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    if not names:
         raise CommandError("--tasks names no task; give one or more, such as --tasks hellaswag,lambada_openai")
-    return found
+    return names
 
 
 def harness(options: HarnessOptions, as_json: bool) -> int:

@@ -89,14 +89,14 @@ def show(data: dict[str, Any], console: Console) -> None:
         )
 
 
-def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType:
+def continuations(samples: Sequence[dict[str, Any]], width: int) -> RenderableType:
     """One panel each, as many side by side as there is room for."""
     from rich import box
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    abreast = max(1, min(len(found), width // NARROWEST))
+    abreast = max(1, min(len(samples), width // NARROWEST))
     grid = Table.grid(expand=True)
     for _ in range(abreast):
         grid.add_column(ratio=1)
@@ -107,7 +107,7 @@ def continuations(found: Sequence[dict[str, Any]], width: int) -> RenderableType
             title_align="left",
             box=box.ROUNDED,
         )
-        for each in found
+        for each in samples
     ]
     for first in range(0, len(panels), abreast):
         row = panels[first : first + abreast]

@@ -289,21 +289,21 @@ def report(
 
 def warnings(table: Table, choice: ColumnChoice) -> list[str]:
     """What will go wrong, or not well, with this file."""
-    found = []
+    messages = []
     for column in (*choice.texts, choice.label):
         if column.first_gap is not None:
             gaps = table.rows - column.filled
-            found.append(
+            messages.append(
                 f"{gaps:,} row{'s have' if gaps != 1 else ' has'} nothing in '{column.name}' (the first: row "
                 f"{column.first_gap}); "
                 "the run will refuse that: correct or remove first"
             )
     if table.rows < 200:
-        found.append(f"{table.rows} rows are very few: expect scores near guessing, and wide intervals")
+        messages.append(f"{table.rows} rows are very few: expect scores near guessing, and wide intervals")
     if choice.kind == "classification":
         value, rarest = choice.label.counts.most_common()[-1]
         if rarest < 10:
-            found.append(
+            messages.append(
                 f"the class '{value}' has only {rarest} row{'s' if rarest != 1 else ''}; it will hardly be learnt"
             )
-    return found
+    return messages

@@ -91,27 +91,27 @@ def jobs(
     states: Sequence[str], name: str | None, limit: int, server: str | None, token_file: Path | None, as_json: bool
 ) -> int:
     """List jobs, newest first. Returns the exit code."""
-    found: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
     with connect(server, token_file) as connection:
         after = None
-        while len(found) < limit:
+        while len(jobs) < limit:
             page = connection.get(
-                "/jobs", state=list(states) or None, name=name, after=after, limit=min(PAGE, limit - len(found))
+                "/jobs", state=list(states) or None, name=name, after=after, limit=min(PAGE, limit - len(jobs))
             )
-            found += page["data"]
+            jobs += page["data"]
             after = page["next"]
             if after is None:
                 break
     if as_json:
-        print(json.dumps({"jobs": found, "more": after is not None}, ensure_ascii=False))
-    elif not found:
+        print(json.dumps({"jobs": jobs, "more": after is not None}, ensure_ascii=False))
+    elif not jobs:
         print("No jobs." if not states and not name else "No such jobs.")
     else:
         rows = [
             (job["id"], job["name"], job["state"], standing(job), job["priority"] or "", since(job["created"]))
-            for job in found
+            for job in jobs
         ]
-        table(("job", "name", "state", "", "priority", "submitted"), rows, [STYLES.get(job["state"]) for job in found])
+        table(("job", "name", "state", "", "priority", "submitted"), rows, [STYLES.get(job["state"]) for job in jobs])
         if after is not None:
             print(f"… and more: --limit {limit * 2}")
     return 0
@@ -151,8 +151,8 @@ def delete(ids: Sequence[str], server: str | None, token_file: Path | None, as_j
 def hosts(server: str | None, token_file: Path | None, as_json: bool) -> int:
     """List the machines that run jobs. Returns the exit code."""
     with connect(server, token_file) as connection:
-        found = connection.get("/hosts")
-    listed = found["data"] if isinstance(found, dict) else found
+        answer = connection.get("/hosts")
+    listed = answer["data"] if isinstance(answer, dict) else answer
     if as_json:
         print(json.dumps({"hosts": listed}, ensure_ascii=False))
     elif not listed:
@@ -203,10 +203,10 @@ def printed(connection: Connection, job_id: str, as_json: bool) -> int:
     """The console log so far, or with `--json` the events."""
     if as_json:
         after = 0
-        while page := (told := connection.get(f"/jobs/{quoted(job_id)}/events", after=after, limit=5000))["data"]:
+        while page := (answer := connection.get(f"/jobs/{quoted(job_id)}/events", after=after, limit=5000))["data"]:
             for event in page:
                 print(json.dumps(event, ensure_ascii=False))
-            after = told["last"]
+            after = answer["last"]
         return EXIT_DONE
     text = connection.text(f"/jobs/{quoted(job_id)}/logs")
     sys.stdout.write(text if not text or text.endswith("\n") else f"{text}\n")

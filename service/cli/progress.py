@@ -172,9 +172,9 @@ class RunProgress:
         if not isinstance(id, str) or not id:
             return None
         if id not in self.stages:  # not in the recipe, but the run says so: shown where it happens
-            known = list(self.stages.items())
-            before = [each for each in known if each[1].status != "queued"]
-            self.stages = dict([*before, (id, StageProgress(id)), *known[len(before) :]])
+            stages = list(self.stages.items())
+            before = [each for each in stages if each[1].status != "queued"]
+            self.stages = dict([*before, (id, StageProgress(id)), *stages[len(before) :]])
         return self.stages[id]
 
     def _start(self, stage: StageProgress, time: datetime | None) -> None:

@@ -28,7 +28,7 @@ class PublishOptions:
 
 def requirements(given: Sequence[str]) -> dict[str, str]:
     """`glue/mrpc.f1>=0.8` or `glue/mrpc.f1=">= 0.8"` as a key and what it must fulfil. Raises CommandError."""
-    found: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     for each in given:
         at = min((place for sign in "<>=" if (place := each.find(sign)) > 0), default=0)
         key, rest = each[:at].strip(), each[at:].strip()
@@ -37,8 +37,8 @@ def requirements(given: Sequence[str]) -> dict[str, str]:
         value = rest[1:].strip().strip("\"'").strip() if assigned else rest
         if not key or not value or key[0] in "<>=":
             raise CommandError(f"--require '{each}' is no requirement; write it as glue/mrpc.f1=\">= 0.8\"")
-        found[key] = value
-    return found
+        conditions[key] = value
+    return conditions
 
 
 def publish(options: PublishOptions, as_json: bool) -> int:
@@ -83,11 +83,11 @@ def render(freed: Mapping[str, Any], dry_run: bool) -> list[str]:
         "piece of prepared data": len(folders) - stages - attempts,
     }
     parts = [f"{count} {_plural(what, count)}" for what, count in counts.items() if count]
-    kept = f"{freed['kept']} {_plural('stage', freed['kept'])} in use {'stays' if freed['kept'] == 1 else 'stay'}"
+    in_use = f"{freed['kept']} {_plural('stage', freed['kept'])} in use {'stays' if freed['kept'] == 1 else 'stay'}"
     if not parts:
-        return [f"Nothing to free; {kept}."]
+        return [f"Nothing to free; {in_use}."]
     verb = "Would free" if dry_run else "Freed"
-    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(parts)}; {kept}."]
+    lines = [f"{verb} {size(freed['bytes'])}: {', '.join(parts)}; {in_use}."]
     return [*(f"  {each}" for each in folders), *lines] if dry_run else lines
 
 

@@ -152,20 +152,20 @@ def title(task: dict[str, object]) -> str:
 
 def facts(task: dict[str, Any]) -> Sequence[str]:
     """What was detected, and how long the examples are."""
-    found = []
+    lines = []
     if task.get("format"):
-        found.append(f"format {task['format']}, chat template {task.get('template') or 'none'}")
+        lines.append(f"format {task['format']}, chat template {task.get('template') or 'none'}")
     sizes = task["lengths"]
     if sizes and sizes["least"] == sizes["most"]:
-        found.append(f"tokens: {sizes['most']:,.0f} each")
+        lines.append(f"tokens: {sizes['most']:,.0f} each")
     elif sizes:
-        found.append(
+        lines.append(
             f"tokens: {sizes['least']:,.0f} to {sizes['most']:,.0f}, half of them from {sizes['quarter']:,.0f} to "
             f"{sizes['three_quarters']:,.0f}, median {sizes['median']:,.0f}"
         )
     if "learnt_share" in task:
-        found.append(f"{task['learnt_share']:.1%} of all tokens are learnt")
-    return found
+        lines.append(f"{task['learnt_share']:.1%} of all tokens are learnt")
+    return lines
 
 
 def text_of(pieces: Sequence[tuple[str, bool]], coloured: bool) -> Text:

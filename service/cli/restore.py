@@ -141,12 +141,12 @@ def _members(file: IO[bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
     try:
-        found = file.read(size)
+        content = file.read(size)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadArchive("the archive is damaged: its compression does not end well") from None
-    if len(found) != size:
+    if len(content) != size:
         raise BadArchive("the archive is not whole: it ends in the middle")
-    return found
+    return content
 
 
 def _content(file: IO[bytes], left: list[int]) -> Iterator[bytes]:
@@ -162,11 +162,11 @@ def examine(archive: Path, home: Path) -> Manifest:
     while not place.exists():
         place = place.parent
     room = shutil.disk_usage(place).free
-    found: dict[str, tuple[int, str]] = {}
+    checksums: dict[str, tuple[int, str]] = {}
     text, total = None, 0
     with _opened_for_reading(archive) as file:
         for name, size, content in _members(file):
-            if text is not None or name in found:
+            if text is not None or name in checksums:
                 raise BadArchive(f"the archive holds {name[:100]!r} twice, or something after its manifest")
             if name == MANIFEST:
                 if size > MOST_MANIFEST:
@@ -179,7 +179,7 @@ def examine(archive: Path, home: Path) -> Manifest:
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            found[name] = (size, digest.hexdigest())
+            checksums[name] = (size, digest.hexdigest())
     if text is None:
         raise BadArchive("the archive has no manifest: it is not whole, or no backup of finery")
     try:
@@ -195,18 +195,18 @@ def examine(archive: Path, home: Path) -> Manifest:
             f"the archive has schema {manifest.schema_}, this version of finery knows up to {NEWEST}; install the "
             "version that wrote it, or a later one"
         )
-    _check(manifest, found)
+    _check(manifest, checksums)
     return manifest
 
 
-def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
+def _check(manifest: Manifest, checksums: dict[str, tuple[int, str]]) -> None:
     """Every file is listed once, with its checksum, under a path that is safe; nothing else is there. Raises
     Refused."""
     own = [member for member in manifest.members if not member.same_as]
     listed = {member.member: (member.bytes, member.sha256) for member in own}
-    if len(listed) != len(own) or set(listed) != set(found):
+    if len(listed) != len(own) or set(listed) != set(checksums):
         raise BadArchive("the archive does not hold what its manifest lists")
-    for name, (size, digest) in found.items():
+    for name, (size, digest) in checksums.items():
         if listed[name] != (size, digest):
             raise BadArchive(f"{name[:100]!r} is damaged: its checksum is not the one that was written")
     paths: set[str] = set()
@@ -333,12 +333,12 @@ def _fill(manifest: Manifest, staging: Path, settings: Settings) -> None:
 def _refuse_broken(path: Path) -> None:
     try:
         with sqlite3.connect(path) as connection:
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()
+            result = connection.execute("PRAGMA quick_check(1)").fetchone()
         connection.close()
     except sqlite3.DatabaseError as error:
-        found = (str(error),)
-    if found != ("ok",):
-        raise BadArchive(f"the archive's database is damaged: {found[0]}")
+        result = (str(error),)
+    if result != ("ok",):
+        raise BadArchive(f"the archive's database is damaged: {result[0]}")
 
 
 def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
@@ -349,13 +349,13 @@ def _insert(connection: Connection, folder: Path, manifest: Manifest) -> None:
         try:
             _refuse_broken(folder / "finery.db")
             with source.connect() as reading:
-                known = tables_of(reading)
+                archived = tables_of(reading)
                 for table in tables.sorted_tables:
-                    if table.name in known.tables:
+                    if table.name in archived.tables:
                         _rows_into(
                             connection,
                             table,
-                            (dict(row) for row in reading.execute(known.tables[table.name].select()).mappings()),
+                            (dict(row) for row in reading.execute(archived.tables[table.name].select()).mappings()),
                         )
         finally:
             source.dispose()

@@ -175,7 +175,7 @@ def judge(code: int, child: Child, progress: RunProgress, work: RunWork) -> tupl
         return code, sentence(progress.message or "stopped; what was done is saved")
     if progress.outcome == "failed" and progress.message:
         return code, sentence(progress.message)
-    return code, said(
+    return code, last_message(
         child.tail()
     ) or f"The run ended with exit code {code} and without a word; start it again with: {work.again}"
 
@@ -185,7 +185,7 @@ def sentence(message: str) -> str:
     return f"{message[:1].upper()}{message[1:]}{'' if message.endswith(('.', '!', '?')) else '.'}"
 
 
-def said(tail: str) -> str:
+def last_message(tail: str) -> str:
     """What the child said last: its own sentence, or the end of a traceback, without the noise above it."""
     start = ("\n" + tail).rfind(f"\n{SPEAKER}")
     if start >= 0:

@@ -157,9 +157,9 @@ def first_token(store: Store, home: Path) -> Path | None:
     import time
 
     path = home / ADMIN_TOKEN
-    found = parts(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
-    if found is not None and store.token_by_prefix(found[0]) is None:
-        store.add_token(found[0], digest(found[1]), project=PROJECT, role="admin", name="first start")
+    token_parts = parts(path.read_text(encoding="utf-8").strip()) if path.is_file() else None
+    if token_parts is not None and store.token_by_prefix(token_parts[0]) is None:
+        store.add_token(token_parts[0], digest(token_parts[1]), project=PROJECT, role="admin", name="first start")
         return path
     if any(token.role == "admin" and token.valid(time.time()) for token in store.tokens()):
         return None

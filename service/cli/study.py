@@ -20,7 +20,7 @@ from pipelines.core.load import load_study
 from pipelines.core.study_cells import StudyRecipe, named
 from service.cli.child import Child
 from service.cli.progress import SIGNS, STYLES, duration
-from service.cli.run import POLL_SECONDS, STOPPING, Follower, killed, said, sentence
+from service.cli.run import POLL_SECONDS, STOPPING, Follower, killed, last_message, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,8 +171,8 @@ def probes_of(plan: StudyRecipe) -> int:
     budget = plan.options.budget
     if budget is None or budget.match != "time":
         return 0
-    kept = [axis.name for axis in plan.axes if not axis.repeats]
-    return len({tuple(cell.labels[name] for name in kept) for cell in plan.cells if not cell.refusal})
+    names = [axis.name for axis in plan.axes if not axis.repeats]
+    return len({tuple(cell.labels[name] for name in names) for cell in plan.cells if not cell.refusal})
 
 
 def trials_of(plan: StudyRecipe) -> int:
@@ -260,13 +260,13 @@ def is_study(folder: Path) -> bool:
 
 def follow(child: Child, follower: Follower, display: StudyDisplay) -> int:
     """Take events in until the child has ended. Returns its exit code as the system tells it."""
-    told = False
+    announced = False
     while True:
         code = child.wait(POLL_SECONDS)
         for event in follower.new():
             display.apply(event)
-        if child.stops and not told and code is None:
-            told = True
+        if child.stops and not announced and code is None:
+            announced = True
             display.say(STOPPING)
         if code is not None:
             return code
@@ -279,7 +279,7 @@ def _why(code: int, tail: str, data: dict[str, Any]) -> str:
         return killed(-code, tail)
     if data and (failed := [cell for cell in data["cells"] if cell["status"] == "failed"]):
         return f"{len(failed)} of {len(data['cells'])} cells failed; the first: {sentence(failed[0]['message'])}"
-    return said(tail) or f"The study ended with exit code {code}, without a word."
+    return last_message(tail) or f"The study ended with exit code {code}, without a word."
 
 
 def as_data(code: int, error: str, work: Work, data: dict[str, Any]) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correctio
     code, out, err = call(("compare", *(str(folder) for folder in folders), "--test", test, "--correction", correction))
     if code != EXIT_DONE:
         sys.stderr.write(
-            said(err.strip()) + "\n" if err.strip() else f"The runs could not be compared (exit code {code}).\n"
+            last_message(err.strip()) + "\n" if err.strip() else f"The runs could not be compared (exit code {code}).\n"
         )
         return code if code > 0 else EXIT_FAILED
     if as_json:
@@ -333,7 +333,7 @@ def _changed(path: Path) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return data

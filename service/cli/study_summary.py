@@ -96,16 +96,16 @@ def _mean_sd(figure: Mapping[str, Any]) -> str:
 
 def blocks(data: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """(heading, rows) that are read together: one benchmark, the same entries of every key but the compared one."""
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    known: dict[tuple[str, ...], str] = {}
+    grouped: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    benchmarks: dict[tuple[str, ...], str] = {}
     for row in data["rows"]:
         outer = tuple(text for name, text in row["labels"].items() if name != data["compared"])
         if row["benchmark"]:
-            known.setdefault(outer, row["benchmark"])
+            benchmarks.setdefault(outer, row["benchmark"])
     for row in data["rows"]:
         outer = tuple(text for name, text in row["labels"].items() if name != data["compared"])
-        found.setdefault((row["benchmark"] or known.get(outer, ""), *outer), []).append(row)
-    return [(", ".join(part for part in key if part), rows) for key, rows in found.items()]
+        grouped.setdefault((row["benchmark"] or benchmarks.get(outer, ""), *outer), []).append(row)
+    return [(", ".join(part for part in key if part), rows) for key, rows in grouped.items()]
 
 
 def study_table(heading: str, rows: Sequence[Mapping[str, Any]], reference: str | None) -> Table:
@@ -155,29 +155,31 @@ def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[s
 def _against(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     if row["reference"]:
         return "reference"
-    found = figure["difference"]
-    if found is None:
+    difference = figure["difference"]
+    if difference is None:
         return "not comparable"
-    low, high = found["interval"]
-    noise = "  noise" if row["verdict"] == "inside the noise" or not found["clear"] else ""
-    return f"{found['value']:+.3f} ({low:+.3f} to {high:+.3f}){noise}"
+    low, high = difference["interval"]
+    noise = "  noise" if row["verdict"] == "inside the noise" or not difference["clear"] else ""
+    return f"{difference['value']:+.3f} ({low:+.3f} to {high:+.3f}){noise}"
 
 
 def _p_of(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     """The p-value of the difference, corrected for the study's comparisons where that was done."""
-    found = row.get("p_corrected")
-    if found is None and figure["difference"] is not None:
-        found = figure["difference"].get("p")
-    return "" if found is None or row["reference"] else p_value(found)
+    p = row.get("p_corrected")
+    if p is None and figure["difference"] is not None:
+        p = figure["difference"].get("p")
+    return "" if p is None or row["reference"] else p_value(p)
 
 
 def counts(data: Mapping[str, Any]) -> str:
     """`5 of 6 cells are done; 1 refused.`"""
-    told = data["counts"]
+    counts = data["counts"]
     rest = [
-        f"{count} {status.replace('queued', 'missing')}" for status, count in told.items() if count and status != "done"
+        f"{count} {status.replace('queued', 'missing')}"
+        for status, count in counts.items()
+        if count and status != "done"
     ]
-    return f"{told['done']} of {sum(told.values())} cells are done{'; ' + ', '.join(rest) if rest else ''}."
+    return f"{counts['done']} of {sum(counts.values())} cells are done{'; ' + ', '.join(rest) if rest else ''}."
 
 
 def show_comparison(data: Mapping[str, Any], console: Console | None = None) -> None:
@@ -203,8 +205,8 @@ def show_comparison(data: Mapping[str, Any], console: Console | None = None) -> 
             table.add_row(*cells)
         console.print()
         _whole(console, Padding(table, (0, 0, 0, 2), expand=False))
-        for told in benchmark["sentences"]:
-            console.print(Text(f"  {told}"), soft_wrap=True)
+        for sentence in benchmark["sentences"]:
+            console.print(Text(f"  {sentence}"), soft_wrap=True)
         if any(_p_values(each, data["tests"]) for each in benchmark["models"]):
             console.print()
             _whole(console, Padding(_tests_table(benchmark, data), (0, 0, 0, 2), expand=False))
@@ -225,17 +227,17 @@ CORRECTION_NAMES = {"holm": "Holm", "bh": "Benjamini-Hochberg", "none": ""}
 def _p_values(model: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
     """The p-value of each test on the main score, corrected behind it; empty for the reference."""
     figure = next(iter(model["metrics"].values()), None)
-    found = figure["difference"] if figure else None
-    if found is None:
+    difference = figure["difference"] if figure else None
+    if difference is None:
         return []
-    told = []
+    texts = []
     for test in tests:
-        alone, together = found["p"].get(test), (found["corrected"] or {}).get(test)
-        told.append(
+        alone, together = difference["p"].get(test), (difference["corrected"] or {}).get(test)
+        texts.append(
             "" if alone is None else p_value(alone) + ("" if together in (None, alone) else f" → {p_value(together)}")
         )
     split = model["mcnemar"]
-    return [*told, "" if split is None else f"{split['only_here']} : {split['only_reference']}"]
+    return [*texts, "" if split is None else f"{split['only_here']} : {split['only_reference']}"]
 
 
 def _tests_table(benchmark: Mapping[str, Any], data: Mapping[str, Any]) -> Table:
@@ -264,11 +266,11 @@ def p_value(value: float) -> str:
 def _compared(model: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     if model["reference"]:
         return "reference"
-    found = figure["difference"]
+    difference = figure["difference"]
     return (
         "not comparable"
-        if found is None
-        else f"{found['value']:+.3f} ({found['interval'][0]:+.3f} to {found['interval'][1]:+.3f})"
+        if difference is None
+        else f"{difference['value']:+.3f} ({difference['interval'][0]:+.3f} to {difference['interval'][1]:+.3f})"
     )
 
 

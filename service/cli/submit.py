@@ -132,7 +132,7 @@ class NamedFiles:
 
 def local_files(data: Mapping[str, object], folder: Path) -> list[NamedFiles]:
     """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
-    found = []
+    named = []
     for place, text in strings(data):
         if key_of(place) not in TAKES["file"] or REFERENCE.fullmatch(text) or "\0" in text or "://" in text:
             continue
@@ -148,8 +148,8 @@ def local_files(data: Mapping[str, object], folder: Path) -> list[NamedFiles]:
                 "first"
             )
         if files:
-            found.append(NamedFiles(place, text, files))
-    return found
+            named.append(NamedFiles(place, text, files))
+    return named
 
 
 def _behind(text: str, folder: Path) -> tuple[Path, ...]:
@@ -197,10 +197,10 @@ def with_uploads(
 
 def _spread(entry: Any, place: Position, named: Sequence[NamedFiles], ids: Mapping[Path, str]) -> list[Any]:
     """One entry of a list of data sets as one entry for each file that it names."""
-    found = next((each for each in named if each.place == (*place, "path")), None)
-    if found is None:
+    match = next((each for each in named if each.place == (*place, "path")), None)
+    if match is None:
         return [entry]
-    return [{**entry, "path": f"file:{ids[path]}"} for path in found.files]
+    return [{**entry, "path": f"file:{ids[path]}"} for path in match.files]
 
 
 def _at(data: Any, place: Position) -> Any:

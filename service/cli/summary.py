@@ -72,8 +72,8 @@ class RunSummary:
                 for score in self.scores
             ],
             "baselines": {
-                name: {each: _finite(values) for each, values in found.items()}
-                for name, found in self.baselines.items()
+                name: {each: _finite(values) for each, values in by_baseline.items()}
+                for name, by_baseline in self.baselines.items()
             },
             "comparisons": comparisons(self),
             "published": list(self.published),
@@ -137,8 +137,8 @@ def compare(outcome: RunSummary, benchmark: str) -> str:
 
 def _best(scores: Sequence[BenchmarkScores], metric: str) -> BenchmarkScores:
     """The model with the best `metric`, the first of equal ones; one without it only where none has it."""
-    found = strongest(metric, {str(at): score.metrics for at, score in enumerate(scores)})
-    return scores[0] if found is None else scores[int(found[0])]
+    best = strongest(metric, {str(at): score.metrics for at, score in enumerate(scores)})
+    return scores[0] if best is None else scores[int(best[0])]
 
 
 def show(outcome: RunSummary, folder: Path, again: str, console: Console | None = None) -> None:
@@ -172,13 +172,13 @@ def _fitting(outcome: RunSummary, benchmark: str, console: Console) -> tuple[int
     """(its width, the table): a row a model, or a row a metric where only that fits, or fits better."""
     from rich.padding import Padding
 
-    found = []
+    tables = []
     for made in (scores_table, metrics_table):
         table = Padding(made(outcome, benchmark), (0, 0, 0, 2), expand=False)
-        found.append((console.measure(table, options=console.options.update(max_width=1000)).maximum, table))
-        if found[-1][0] <= console.width:
-            return found[-1]
-    return min(found, key=lambda each: each[0])
+        tables.append((console.measure(table, options=console.options.update(max_width=1000)).maximum, table))
+        if tables[-1][0] <= console.width:
+            return tables[-1]
+    return min(tables, key=lambda each: each[0])
 
 
 def scores_table(outcome: RunSummary, benchmark: str) -> Table:
@@ -247,17 +247,17 @@ def metrics_table(outcome: RunSummary, benchmark: str) -> Table:
 
 def lines(outcome: RunSummary, folder: Path, again: str) -> list[tuple[str, str, str]]:
     """Where things lie, and what to type next: label, text, note."""
-    told: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     for location in outcome.published:
-        told.append(("Published", location, ""))
+        rows.append(("Published", location, ""))
     if not outcome.published and outcome.models:
-        told.append(("Model", str(outcome.models[-1]), ""))
-    told.append(("Run folder", str(folder), ""))
+        rows.append(("Model", str(outcome.models[-1]), ""))
+    rows.append(("Run folder", str(folder), ""))
     cards = [card for each in outcome.published if (card := Path(each) / "README.md").is_file()]
     commands = [(f"less {cards[-1]}", "its scores, and the two lines that load it")] if cards else []
     commands.append((again, "once more: what is complete is reused"))
     commands.append(("finery init YOUR.csv", "a recipe from the columns of your own file"))
-    return [*told, *(("Next" if first == 0 else "", *command) for first, command in enumerate(commands))]
+    return [*rows, *(("Next" if first == 0 else "", *command) for first, command in enumerate(commands))]
 
 
 def _benchmarks(outcome: RunSummary) -> list[str]:

@@ -185,7 +185,7 @@ class DockerExecutor:
     def start(self, spec: AttemptSpec) -> Handle:
         """See `Executor.start`."""
         name = container_name(spec.attempt_id)
-        if (found := self._inspect(name)) is None:
+        if (container := self._inspect(name)) is None:
             if (spec.record / "exit.json").exists():  # it ran, ended and was removed
                 return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
             spec.record.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -200,7 +200,7 @@ class DockerExecutor:
             except EngineRefused:
                 delete_secrets(spec.record)
                 raise
-        elif found["State"]["Status"] != "created":
+        elif container["State"]["Status"] != "created":
             return self._handle(spec.attempt_id, spec.fencing_token, str(spec.record))
         try:
             self._engine.post(f"/containers/{name}/start")
@@ -216,10 +216,10 @@ class DockerExecutor:
         if (ended := read_record(folder, "exit.json")) is not None:
             return Exited(int(ended["code"]), str(ended["reason"]), bool(ended["asked"]))
         name = str(handle.record["container"])
-        found = self._inspect(name)
-        if found is None:
+        container = self._inspect(name)
+        if container is None:
             return Lost("its container is gone")
-        state = found["State"]
+        state = container["State"]
         if state["Status"] in ("created", "running", "restarting", "paused", "removing"):
             stop = read_record(folder, "stop.json")
             if stop is not None and time.time() > stop["kill_at"]:
@@ -251,7 +251,7 @@ class DockerExecutor:
         end = time.monotonic() + timeout
         if not (folder / "exit.json").exists():
             write_record(str(folder), "stop.json", {"kill_at": 0.0})
-        while (found := self._inspect(name)) is not None and found["State"]["Status"] not in ("exited", "dead"):
+        while (container := self._inspect(name)) is not None and container["State"]["Status"] not in ("exited", "dead"):
             self._signal(name, "SIGKILL")
             if time.monotonic() > end:
                 return False
@@ -263,12 +263,12 @@ class DockerExecutor:
         """See `Executor.reattach`. A container that was made but not started is removed: it can start no more."""
         attempt_id, token = str(record["attempt_id"]), int(record["fencing_token"])
         folder = str(record["record"])
-        found = self._inspect(container_name(attempt_id))
-        if found is not None and found["State"]["Status"] == "created":
+        container = self._inspect(container_name(attempt_id))
+        if container is not None and container["State"]["Status"] == "created":
             self._remove(container_name(attempt_id))
             delete_secrets(folder)
-            found = None
-        if found is None and not os.path.exists(os.path.join(folder, "exit.json")):
+            container = None
+        if container is None and not os.path.exists(os.path.join(folder, "exit.json")):
             return None
         return self._handle(attempt_id, token, folder)
 
@@ -358,9 +358,9 @@ class DockerExecutor:
             {"label": [f"{LABEL}.job={spec.job_id}"], "status": ["running", "created", "paused", "restarting"]}
         )
         others = [
-            found
-            for found in self._engine.get("/containers/json", all=1, filters=wanted)
-            if found["Labels"].get(LABEL) != spec.attempt_id
+            container
+            for container in self._engine.get("/containers/json", all=1, filters=wanted)
+            if container["Labels"].get(LABEL) != spec.attempt_id
         ]
         if others:
             raise ExecutorError(
@@ -369,12 +369,12 @@ class DockerExecutor:
 
     def _inspect(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self._engine.get(f"/containers/{name}/json")
+            container: dict[str, Any] = self._engine.get(f"/containers/{name}/json")
         except EngineRefused as error:
             if error.status == 404:
                 return None
             raise
-        return found
+        return container
 
     def _signal(self, name: str, which: str) -> None:
         try:
@@ -412,7 +412,7 @@ def docker(settings: Any) -> Executor:
     own parts."""
 
     engine = Engine(settings.docker_host)
-    found = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
+    gpus = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
     roots = [
         part
         for root in os.environ.get("FINERY_DATA", "").split(os.pathsep)
@@ -424,7 +424,7 @@ def docker(settings: Any) -> Executor:
         settings.image,
         [f"{root}:{root}:ro" for root in dict.fromkeys(roots)],
         user=f"{os.getuid()}:{os.getgid()}",
-        gpus=found,
+        gpus=gpus,
         network=settings.docker_network,
         attempt_memory=settings.attempt_memory,
     )

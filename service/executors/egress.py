@@ -73,12 +73,12 @@ def is_public_address() -> Callable[[str], bool]:
     for name in ("pipelines/core/egress.py", "service/safety/fetching.py"):
         path = os.path.join(root, name)
         if os.path.exists(path):
-            found = importlib.util.spec_from_file_location("finery_addresses", path)
-            assert found is not None
-            assert found.loader is not None
-            module = importlib.util.module_from_spec(found)
+            spec = importlib.util.spec_from_file_location("finery_addresses", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
             sys.modules["finery_addresses"] = module
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
             check: Callable[[str], bool] = module.is_public
             return check
     raise RuntimeError("the check of addresses is missing from this installation")
@@ -86,11 +86,11 @@ def is_public_address() -> Callable[[str], bool]:
 
 def is_metadata(address: str) -> bool:
     """Whether an address, or one that it embeds, is link-local or a cloud's own."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    every: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [found]
-    if isinstance(found, ipaddress.IPv6Address):
-        number = int(found)
-        every += [each for each in (found.ipv4_mapped, found.sixtofour, *(found.teredo or ())) if each is not None]
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    every: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [ip]
+    if isinstance(ip, ipaddress.IPv6Address):
+        number = int(ip)
+        every += [each for each in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if each is not None]
         every += [ipaddress.IPv4Address(number & 0xFFFFFFFF), ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF)]
     return any(each in network for each in every for network in METADATA if each.version == network.version)
 
@@ -168,12 +168,12 @@ class Egress:
                 host, port = _authority(parts.netloc, 80)
                 server = self.connect(host, port)
                 path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-                kept = [line for line in headers if not line.lower().startswith(PER_ADDRESS_HEADERS)]
+                forwarded = [line for line in headers if not line.lower().startswith(PER_ADDRESS_HEADERS)]
                 lines = [
                     f"{verb} {path} HTTP/1.1".encode(),
                     b"Host: " + parts.netloc.encode(),
                     b"Connection: close",
-                    *kept,
+                    *forwarded,
                 ]
                 rest = b"\r\n".join(lines) + b"\r\n\r\n" + rest
                 greeting = b""

@@ -17,10 +17,10 @@ _MIB = 1 << 20
 def this_host(cpus: int | None = None, memory: int | None = None, gpus: str | None = None) -> HostCapacity:
     """This machine, or the part of it that the arguments allow. `gpus` is `0,1`, empty for none. Raises
     CommandError."""
-    found = gpus_here()
+    present = gpus_here()
     if gpus is not None:
-        found = chosen(found, gpus)
-    return HostCapacity(socket.gethostname(), cpus or cores_here(), memory or memory_here(), found)
+        present = chosen(present, gpus)
+    return HostCapacity(socket.gethostname(), cpus or cores_here(), memory or memory_here(), present)
 
 
 RESERVE = 0.05
@@ -78,28 +78,28 @@ def gpus_here() -> tuple[Gpu, ...]:
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = parse_gpus(answer.stdout)
+    gpus = parse_gpus(answer.stdout)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
+        return gpus
     wanted = {word.strip() for word in visible.split(",")}
-    return tuple(gpu for gpu in found if str(gpu.index) in wanted)
+    return tuple(gpu for gpu in gpus if str(gpu.index) in wanted)
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """The lines `0, 143771, NVIDIA H200` as values; a line that says something else is left out."""
-    found = []
+    gpus = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",", 2)]
         if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
-            found.append(Gpu(int(words[0]), int(words[1]) * _MIB, words[2]))
-    return tuple(found)
+            gpus.append(Gpu(int(words[0]), int(words[1]) * _MIB, words[2]))
+    return tuple(gpus)
 
 
-def chosen(found: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
+def chosen(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
     """Those of the GPUs whose indices are written as `0,1`. Raises CommandError for one that is not there."""
     words = [word.strip() for word in wanted.split(",") if word.strip()]
-    by_index = {str(gpu.index): gpu for gpu in found}
+    by_index = {str(gpu.index): gpu for gpu in gpus}
     unknown = [word for word in words if word not in by_index]
     if unknown:
         raise CommandError(

@@ -102,10 +102,10 @@ def isolation_of(wanted: str) -> Isolation:
         return NONE
     problems = []
     for mode in MODES if wanted == "auto" else (wanted,):
-        found = tried(mode)
-        if isinstance(found, Isolation):
-            return found
-        problems.append(f"{mode}: {found}")
+        outcome = tried(mode)
+        if isinstance(outcome, Isolation):
+            return outcome
+        problems.append(f"{mode}: {outcome}")
     if wanted != "auto":
         raise CommandError(f"--isolation {wanted} does not work on this machine: {problems[0].partition(': ')[2]}")
     return Isolation("none", why="; ".join(problems))

@@ -33,8 +33,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def abi() -> int:
     """The version of Landlock that this kernel speaks; 0 where it has none or it is switched off."""
-    found = int(_libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
-    return max(0, found)
+    version = int(_libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+    return max(0, version)
 
 
 def rights(version: int) -> int:
@@ -111,8 +111,8 @@ def _grant(ruleset: int, path: str, granted: int) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    found = int(_libc.syscall(number, *arguments))
-    if found < 0:
+    result = int(_libc.syscall(number, *arguments))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"Landlock: {os.strerror(code)}")
-    return found
+    return result

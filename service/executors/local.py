@@ -252,17 +252,17 @@ def _signal(record: Mapping[str, Any], who: str, number: int) -> None:
 def marked(attempt_id: str) -> list[int]:
     """Every living process that carries the attempt's mark in its environment."""
     mark = f"{MARK}={attempt_id}".encode()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
                 if mark in file.read().split(b"\0") and start_time(int(name)):
-                    found.append(int(name))
+                    pids.append(int(name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def _sweep(handle: Handle, end: float) -> bool:

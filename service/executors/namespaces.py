@@ -43,13 +43,13 @@ def clone(flags: int) -> int:
     # the interpreter's lock stays held: the child has one thread, this one
     library = ctypes.PyDLL(None, use_errno=True)
     none = ctypes.c_long(0)
-    found = int(
+    pid = int(
         library.syscall(ctypes.c_long(_number(_CLONE)), ctypes.c_ulong(flags | signal.SIGCHLD), none, none, none, none)
     )
-    if found < 0:
+    if pid < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"new namespaces are refused: {os.strerror(code)}")
-    return found
+    return pid
 
 
 def map_user(pid: int) -> None:
@@ -185,8 +185,8 @@ def _attributes(path: str, flags: int, recursive: bool) -> None:
     _check(_libc.syscall(*call), f"mount_setattr {path}")
 
 
-def _check(found: int, what: str) -> None:
-    if found != 0:
+def _check(result: int, what: str) -> None:
+    if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
 

@@ -46,12 +46,12 @@ def descendants(root: int) -> list[int]:
         children.setdefault(int(fields[1]), []).append(int(name))
         if fields[0] not in (b"Z", b"X"):
             alive.add(int(name))
-    found, waiting = [], [root]
+    pids, waiting = [], [root]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        pids += below
         waiting += below
-    return [pid for pid in found if pid in alive]
+    return [pid for pid in pids if pid in alive]
 
 
 def own_cgroup() -> str:
@@ -152,11 +152,11 @@ class MemoryWatch:
         if time.monotonic() < self.next_look:
             return False
         tree = [pid for pid in descendants(root) if pid != without]
-        found = sum(_anonymous(pid) for pid in tree)
-        if found > self.limit:  # pages that several share were counted for each: the kernel knows their part
-            found = sum(_proportional(pid) for pid in tree)
-        self.next_look = time.monotonic() + (self.OFTEN if found > self.limit / 2 else self.SELDOM)
-        return found > self.limit
+        used = sum(_anonymous(pid) for pid in tree)
+        if used > self.limit:  # pages that several share were counted for each: the kernel knows their part
+            used = sum(_proportional(pid) for pid in tree)
+        self.next_look = time.monotonic() + (self.OFTEN if used > self.limit / 2 else self.SELDOM)
+        return used > self.limit
 
 
 def _anonymous(pid: int) -> int:
@@ -165,8 +165,8 @@ def _anonymous(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    found = _kilobytes(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
-    return found or _anonymous(pid)
+    used = _kilobytes(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    return used or _anonymous(pid)
 
 
 def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:

@@ -119,7 +119,7 @@ class AgentLink:
 class Contact:
     """When an attempt's parts were last heard."""
 
-    asked: float
+    asked_at: float
     heard: float
     states: Sequence[str] = ()
 
@@ -242,12 +242,12 @@ class RayExecutor:
             )
             return self._hosts
         self._nodes = {}
-        found = []
+        hosts = []
         for node in nodes:
             name = f"{node['host']}-{node['id'][:8]}"
             if node["alive"]:
                 self._nodes[name] = node["id"]
-            found.append(
+            hosts.append(
                 HostCapacity(
                     name,
                     node["cpus"],
@@ -256,7 +256,7 @@ class RayExecutor:
                     bool(node["alive"]),
                 )
             )
-        self._hosts = tuple(found)
+        self._hosts = tuple(hosts)
         return self._hosts
 
     def logs(self, handle: Handle, after: int = 0) -> Iterator[bytes]:
@@ -321,9 +321,9 @@ class RayExecutor:
         contact = self._contacts.get(handle.attempt_id)
         if contact is None:
             contact = self._contacts[handle.attempt_id] = Contact(0.0, now)
-        if now - contact.asked < min(BEAT, self._lease / 5):
+        if now - contact.asked_at < min(BEAT, self._lease / 5):
             return contact
-        contact.asked = now
+        contact.asked_at = now
         self._touch(handle)
         try:
             states = self._link.ask(

@@ -108,13 +108,13 @@ def isolation_for(wanted: str, hosts: int) -> Isolation:
     if wanted == "none":
         return NONE
     try:
-        found = isolation_of(wanted)
+        isolation = isolation_of(wanted)
     except CommandError as error:
         raise ExecutorError(str(error)) from None
     if hosts > 1:
-        found = Isolation("landlock", (), abi()) if abi() else NONE
-    if not found.kept:
+        isolation = Isolation("landlock", (), abi()) if abi() else NONE
+    if not isolation.kept:
         raise ExecutorError(
             "this host cannot isolate attempts; see `finery doctor` there, or serve with --isolation none"
         )
-    return found
+    return isolation

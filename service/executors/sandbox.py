@@ -88,7 +88,7 @@ def plan(
         *sys.path,
         *given,
     ]
-    links, found = [], []
+    links, readable = [], []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink(f"/{name}"):
             links.append((f"/{name}", os.readlink(f"/{name}")))
@@ -96,10 +96,10 @@ def plan(
             system.append(f"/{name}")
     for path in system:
         if path.startswith("/") and os.path.abspath(path) != ROOT:
-            found += around(os.path.abspath(path), hidden)
+            readable += around(os.path.abspath(path), hidden)
             if os.path.realpath(path) != os.path.abspath(path):
-                found += around(os.path.realpath(path), hidden)
-    found += [f"{ROOT}/{name}" for name in CODE]
+                readable += around(os.path.realpath(path), hidden)
+    readable += [f"{ROOT}/{name}" for name in CODE]
     devices = [f"/dev/{name}" for name in (*DEVICES, *(name for name in _entries("/dev") if name.startswith("nvidia")))]
     linked = {path for path, _ in links}
     return {
@@ -110,7 +110,7 @@ def plan(
         "devices": _present(devices),
         "read": [
             path
-            for path in _present([*found, *read])
+            for path in _present([*readable, *read])
             if path not in linked and path.split("/")[1] not in ("proc", "dev")
         ],
     }
@@ -176,9 +176,9 @@ def start(request: dict[str, Any], output: int, gate: int) -> tuple[int, socket.
     return pid, outside
 
 
-def _close_all_but(*kept: int) -> None:
+def _close_all_but(*descriptors: int) -> None:
     for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
+        if int(name) not in descriptors:
             try:
                 os.close(int(name))
             except OSError:  # the one that listed them

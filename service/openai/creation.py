@@ -121,21 +121,21 @@ def weights_of(formula: object, names: list[str]) -> dict[str, float]:
     )
     if not isinstance(formula, str) or len(formula) > LONGEST_SUM:
         raise refused
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     try:
         for name, weight in _terms(ast.parse(formula.strip(), mode="eval").body, 1.0, 0):
             if name not in names:
                 raise Unoffered(
                     f"calculate_output names '{name[:40]}', which is none of the graders: {', '.join(names)}"
                 )
-            found[name] = found.get(name, 0.0) + weight
+            weights[name] = weights.get(name, 0.0) + weight
     except Unoffered:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError, ArithmeticError):
         raise refused from None
-    if not found:
+    if not weights:
         raise refused
-    return found
+    return weights
 
 
 def _terms(node: ast.expr, factor: float, depth: int) -> Iterator[tuple[str, float]]:
@@ -165,10 +165,10 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _needed(node: ast.expr) -> float:
-    found = _number(node)
-    if found is None:
+    number = _number(node)
+    if number is None:
         raise ValueError
-    return found
+    return number
 
 
 PURPOSE = "fine-tune"
@@ -308,7 +308,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
         recipe = dpo_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, name)
     else:
         recipe = supervised_recipe(f"ft-{unique}", base, training.id, tested, numbers, seed, characters, name)
-    kept = {
+    openai = {
         "model": request.model,
         "training_file": training.id,
         "validation_file": tested,
@@ -328,7 +328,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
         caller.token,
         Wish(recipe, idempotency_key=key),
         "openai",
-        kept,
+        openai,
     )
     if created:
         service.wake()

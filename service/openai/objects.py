@@ -57,13 +57,13 @@ def public_id(job: Job) -> str:
 
 def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
     """A `fine_tuning.job`."""
-    kept = job.request.openai
-    every = kept.get("hyperparameters", {})
+    openai = job.request.openai
+    every = openai.get("hyperparameters", {})
     numbers = {key: every.get(key) for key in ("n_epochs", "batch_size", "learning_rate_multiplier")}
-    method = str(kept.get("method") or "supervised")
+    method = str(openai.get("method") or "supervised")
     settings = {
         "hyperparameters": dict(every) if method == "dpo" else numbers,
-        **({"grader": kept["grader"]} if "grader" in kept else {}),
+        **({"grader": openai["grader"]} if "grader" in openai else {}),
     }
     succeeded = job.state is State.SUCCEEDED
     failed = job.state is State.FAILED
@@ -73,17 +73,17 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
         "object": "fine_tuning.job",
         "created_at": int(job.created),
         "finished_at": int(job.finished) if job.finished else None,
-        "model": kept.get("model"),
-        "fine_tuned_model": kept.get("fine_tuned_model") if succeeded else None,
+        "model": openai.get("model"),
+        "fine_tuned_model": openai.get("fine_tuned_model") if succeeded else None,
         "organization_id": job.project,
         "status": STATUS[job.state],
-        "training_file": kept.get("training_file"),
-        "validation_file": kept.get("validation_file"),
-        "result_files": list(kept.get("result_files", ())) if succeeded else [],
-        "trained_tokens": kept.get("trained_tokens") if succeeded else None,
+        "training_file": openai.get("training_file"),
+        "validation_file": openai.get("validation_file"),
+        "result_files": list(openai.get("result_files", ())) if succeeded else [],
+        "trained_tokens": openai.get("trained_tokens") if succeeded else None,
         "hyperparameters": numbers,
         "method": {"type": method, method: settings},
-        "seed": kept.get("seed", 0),
+        "seed": openai.get("seed", 0),
         "error": {
             "code": code,
             "message": redactor.text(job.message) or code,
@@ -93,8 +93,8 @@ def job_object(job: Job, redactor: Redactor) -> dict[str, Any]:
         else None,
         "estimated_finish": None,
         "integrations": [],
-        "metadata": kept.get("metadata") or {},
-        "suffix": kept.get("suffix"),
+        "metadata": openai.get("metadata") or {},
+        "suffix": openai.get("suffix"),
     }
 
 
@@ -144,12 +144,12 @@ def step_metrics(event: Event) -> dict[str, Any]:
     """A training step's numbers under OpenAI's names."""
     metrics = event.fields.get("metrics")
     metrics = metrics if isinstance(metrics, Mapping) else {}
-    found: dict[str, Any] = {"step": event.step}
+    numbers: dict[str, Any] = {"step": event.step}
     for theirs, ours in (("train_loss", "loss"), ("valid_loss", "eval_loss"), ("learning_rate", "learning_rate")):
         value = metrics.get(ours)
         if isinstance(value, int | float):
-            found[theirs] = float(value)
-    return found
+            numbers[theirs] = float(value)
+    return numbers
 
 
 def file_object(file: File) -> dict[str, Any]:

@@ -90,14 +90,14 @@ class Base:
 @lru_cache(maxsize=1)
 def scratch() -> dict[str, Base]:
     """The decoders that can be trained from nothing, by `scratch/<preset>`."""
-    found = {}
+    bases = {}
     for name, file in presets().items():
         words, _ = read_yaml(file)
         if words.get("family") == "decoder":
-            found[f"{SCRATCH}{name}"] = Base(
+            bases[f"{SCRATCH}{name}"] = Base(
                 {"architecture": {"preset": name}}, name, words.get("max_position_embeddings")
             )
-    return found
+    return bases
 
 
 def base_of(model: str, published: str | None = None) -> Base | None:
@@ -262,12 +262,12 @@ def reinforcement_recipe(
 ) -> str:
     """The recipe's text: the model answers the prompts of the file, and learns from what the reward makes of its
     answers."""
-    kept = {key: value for key, value in numbers.arguments().items() if key != "include_num_input_tokens_seen"}
+    arguments = {key: value for key, value in numbers.arguments().items() if key != "include_num_input_tokens_seen"}
     stage = {
         "stage": "ppo",
         "prompts": {"path": f"file:{training_file}"},
         "reward": dict(reward),
-        "arguments": {**kept, "response_length": RESPONSE},
+        "arguments": {**arguments, "response_length": RESPONSE},
     }
     return _written({"name": name, "seed": seed, "model": base.model}, [stage], publish)
 

@@ -99,8 +99,8 @@ async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dic
 
 def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -> dict[str, Any]:
     file = receive(service.store, service.settings, caller.project, filename, PURPOSE, content, caller.token)
-    with open(file_path(service.settings, file), "rb") as kept:
-        report = examine(kept, least=1)
+    with open(file_path(service.settings, file), "rb") as stored:
+        report = examine(stored, least=1)
     if report.mistakes:
         discard(service.store, service.settings, file)
         raise Problem(
@@ -120,23 +120,23 @@ def files(
     order: Literal["asc", "desc"] = "desc",
 ) -> dict[str, Any]:
     """The files of this surface."""
-    found: list[File] = []
+    files: list[File] = []
     place = clean(after)
-    while len(found) <= limit and (
+    while len(files) <= limit and (
         rows := service.store.files(
             caller.scope, purpose=clean(purpose), after=place, limit=1000, newest_first=order == "desc"
         )
     ):
         place = rows[-1].id
-        found += [row for row in rows if row.purpose in PURPOSES]
-    return listed([file_object(file) for file in found[:limit]], len(found) > limit)
+        files += [row for row in rows if row.purpose in PURPOSES]
+    return listed([file_object(file) for file in files[:limit]], len(files) > limit)
 
 
 def _file(service: Service, caller: Caller, file_id: str) -> File:
-    found = file_of(service, caller, file_id)
-    if found.purpose not in PURPOSES:
+    file = file_of(service, caller, file_id)
+    if file.purpose not in PURPOSES:
         raise NotFound("file", file_id)
-    return found
+    return file
 
 
 @router.get("/files/{file_id}")
@@ -161,10 +161,10 @@ def content(file_id: str, service: ServiceOf, caller: Viewer) -> Response:
 @router.delete("/files/{file_id}")
 def delete_file(file_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
     """Delete a file that no waiting or running job needs."""
-    found = _file(service, caller, file_id)
-    refuse_used(service, found)
-    discard(service.store, service.settings, found)
-    return {"id": found.id, "object": "file", "deleted": True}
+    file = _file(service, caller, file_id)
+    refuse_used(service, file)
+    discard(service.store, service.settings, file)
+    return {"id": file.id, "object": "file", "deleted": True}
 
 
 @apart("checks", router.post("/fine_tuning/jobs"))
@@ -190,12 +190,12 @@ def jobs(
         for key, value in request.query_params.items()
         if (match := METADATA.fullmatch(key)) is not None
     }
-    found: list[Job] = []
+    jobs: list[Job] = []
     place = job_id_of(clean(after) or "") if after else None
-    while len(found) <= limit and (rows := service.store.jobs(caller.scope, kind="openai", after=place, limit=200)):
+    while len(jobs) <= limit and (rows := service.store.jobs(caller.scope, kind="openai", after=place, limit=200)):
         place = rows[-1].id
-        found += [row for row in rows if wanted.items() <= dict(row.request.openai.get("metadata") or {}).items()]
-    return listed([job_object(settled(service, job), service.redactor) for job in found[:limit]], len(found) > limit)
+        jobs += [row for row in rows if wanted.items() <= dict(row.request.openai.get("metadata") or {}).items()]
+    return listed([job_object(settled(service, job), service.redactor) for job in jobs[:limit]], len(jobs) > limit)
 
 
 @router.get("/fine_tuning/jobs/{job_id}")
@@ -231,20 +231,20 @@ def resume(job_id: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]
 @apart("readings", router.get("/fine_tuning/jobs/{job_id}/events"))
 def events(job_id: str, service: ServiceOf, caller: Viewer, after: After = None, limit: Limit = 20) -> dict[str, Any]:
     """What happened, newest first."""
-    found = _job(service, caller, job_id)
-    before = found.last_event + 1
+    job = _job(service, caller, job_id)
+    before = job.last_event + 1
     if after is not None:
         number = after.rpartition("-")[2]
         if not (number.isascii() and number.isdigit() and len(number) < 19):
             raise Problem(400, "`after` must be the id of an event.", "invalid_request", param="after")
         before = min(before, int(number))
-    total = _total_steps(service, found)
+    total = _total_steps(service, job)
     objects: list[dict[str, Any]] = []
     while before > 1 and len(objects) <= limit:
         window = max(0, before - 1 - 500)
-        rows = [row for row in service.store.events_after(found.id, window, limit=500) if row.id < before]
+        rows = [row for row in service.store.events_after(job.id, window, limit=500) if row.id < before]
         objects += [
-            made for row in reversed(rows) if (made := event_object(found, row, total, service.redactor)) is not None
+            made for row in reversed(rows) if (made := event_object(job, row, total, service.redactor)) is not None
         ]
         before = window + 1
     return listed(objects[:limit], len(objects) > limit)
@@ -268,14 +268,14 @@ def checkpoints(
 ) -> dict[str, Any]:
     """The checkpoints of a job, newest first. The last one of a finished job is its model; earlier ones serve
     resuming only."""
-    found = _job(service, caller, job_id)
-    rows = service.store.events_after(found.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
+    job = _job(service, caller, job_id)
+    rows = service.store.events_after(job.id, 0, limit=100_000, kinds=["checkpoint", "metric"])
     losses = {row.step: step_metrics(row) for row in rows if row.event == "metric" and row.stage in STAGE_IDS}
     steps = {
         row.step: row for row in rows if row.event == "checkpoint" and row.stage in STAGE_IDS and row.step is not None
     }
     made = [
-        _checkpoint(found, row, losses.get(step, {}), last=step == max(steps))
+        _checkpoint(job, row, losses.get(step, {}), last=step == max(steps))
         for step, row in sorted(steps.items(), reverse=True)
     ]
     if after is not None:
@@ -301,7 +301,7 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, object], last: bool) 
 @apart("readings", router.get("/models"))
 def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
     """What can be trained from scratch, and what fine-tuning jobs have published."""
-    found = [model_object(name, 0, "finery") for name in scratch()]
+    objects = [model_object(name, 0, "finery") for name in scratch()]
     names = set()
     after = None
     while rows := service.store.models(caller.scope, after=after, limit=500):
@@ -309,8 +309,8 @@ def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
         for row in rows:
             if row.name.startswith("ft:") and row.name not in names:
                 names.add(row.name)
-                found.append(published_object(row))
-    return {"object": "list", "data": found}
+                objects.append(published_object(row))
+    return {"object": "list", "data": objects}
 
 
 @router.get("/models/{model:path}")
@@ -324,6 +324,6 @@ def model(model: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
 @router.delete("/models/{model:path}")
 def delete_model(model: str, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
     """Delete a fine-tuned model."""
-    found = service.store.model(caller.project, clean(model) or "")
-    remove(service, found)
-    return {"id": found.name, "object": "model", "deleted": True}
+    published = service.store.model(caller.project, clean(model) or "")
+    remove(service, published)
+    return {"id": published.name, "object": "model", "deleted": True}

@@ -57,10 +57,9 @@ def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS
     """Read every line of a file. Without `shape`, all rows must have that of the first."""
     mistakes: list[LineMistake] = []
     rows = characters = more = 0
-    found = shape
     for number, line in lines(file):
-        problem, kind = (line, None) if isinstance(line, str) else _row(line, found)
-        found = found or kind
+        problem, kind = (line, None) if isinstance(line, str) else _row(line, shape)
+        shape = shape or kind
         if problem is None:
             rows += 1
             characters += len(line)
@@ -70,7 +69,7 @@ def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS
             more += 1
     if not mistakes and rows < least:
         mistakes.append(LineMistake(0, f"the file has {rows} examples, must have at least {least}"))
-    return FileReport(found, rows, characters, tuple(mistakes), more)
+    return FileReport(shape, rows, characters, tuple(mistakes), more)
 
 
 def lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | str]]:
@@ -141,9 +140,9 @@ def shape_of(row: Mapping[str, object]) -> Shape | None:
 
 
 def _chat(row: Mapping[str, Any]) -> str | None:
-    found = _messages(row.get("messages"), "messages")
-    if found is not None:
-        return found
+    problem = _messages(row.get("messages"), "messages")
+    if problem is not None:
+        return problem
     messages = row["messages"]
     if not any(each["role"] == "assistant" for each in messages):
         return "has no message of the assistant, so there is nothing to learn"
@@ -158,13 +157,13 @@ def _preference(row: Mapping[str, Any]) -> str | None:
     prompt = row.get("input")
     if not isinstance(prompt, Mapping):
         return f"has {_kind(prompt)} as 'input', must be an object with 'messages'"
-    found = _messages(prompt.get("messages"), "input.messages")
-    if found is not None:
-        return found
+    problem = _messages(prompt.get("messages"), "input.messages")
+    if problem is not None:
+        return problem
     for key in ("preferred_output", "non_preferred_output"):
-        found = _messages(row.get(key), key)
-        if found is not None:
-            return found
+        problem = _messages(row.get(key), key)
+        if problem is not None:
+            return problem
         if [each["role"] for each in row[key]] != ["assistant"]:
             return f"has {len(row[key])} messages in '{key}', must have exactly one, of the assistant"
     if row["preferred_output"][0].get("content") == row["non_preferred_output"][0].get("content"):

@@ -183,15 +183,15 @@ def check(
 ) -> CheckedRecipe:
     """The checked recipe, or RecipeError with every mistake. `processes` is how many the job's resources allow."""
     source = read_network(text, overrides)
-    found = [
+    issues = [
         *_unfit_references(source.data, known),
         *_unsafe(source.data, processes),
         *unfit_code(source.data, known.code),
         *unfit_endpoints(source.data, known.private_endpoints),
     ]
-    mine = source.error(found).mistakes if found else ()
+    mine = source.error(issues).mistakes if issues else ()
     stand_ins: dict[Position, Any] = {
-        place: "refused" for place, _ in found if isinstance(_at(source.data, place), str)
+        place: "refused" for place, _ in issues if isinstance(_at(source.data, place), str)
     }
     for reference in references(source.data):
         if reference.place not in stand_ins:
@@ -232,7 +232,7 @@ def too_costly(recipe: str | Mapping[str, object], overrides: Sequence[str] = ()
     written = (recipe, *overrides) if isinstance(recipe, str) else tuple(overrides)
     if sum(text.count(mark) for text in written for mark in ",\n[{") > MOST_VALUES:
         return f"has more than {MOST_VALUES} lines and values: not a recipe"
-    problem = next((found for each in written if (found := _costly_text(each)) is not None), None)
+    problem = next((reason for each in written if (reason := _costly_text(each)) is not None), None)
     return problem if isinstance(recipe, str) or problem is not None else _costly_data(recipe, MOST_CHARACTERS - size)
 
 
@@ -460,11 +460,11 @@ def needs(text: str, overrides: Sequence[str] = ()) -> Needs:
 
 def needs_of(data: object) -> Needs:
     """The same for a recipe that was read."""
-    found = references(data)
+    every_reference = references(data)
     return Needs(
-        _named(found, "file"),
-        _named(found, "job"),
-        _named(found, "model"),
+        _named(every_reference, "file"),
+        _named(every_reference, "job"),
+        _named(every_reference, "model"),
         tuple(dict.fromkeys(name for _, name in _publications(data))),
         asks(data),
     )
@@ -503,13 +503,13 @@ def materialise(
     return Materialised(write_yaml(replaced(source.data, values)), publications)
 
 
-def _named(found: Sequence[RecipeReference], kind: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.name for each in found if each.kind == kind))
+def _named(references: Sequence[RecipeReference], kind: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.name for each in references if each.kind == kind))
 
 
 def _publications(data: object) -> list[tuple[Position, str]]:
     """Every text that says where to publish: of a stage, or of an override path in a matrix."""
-    found = []
+    targets = []
     for place, text in strings(data):
         if key_of(place) != "to":
             continue
@@ -517,8 +517,8 @@ def _publications(data: object) -> list[tuple[Position, str]]:
         in_matrix = place[0] == "matrix" and any(isinstance(part, str) and part.endswith(".to") for part in place)
         whole_stage = place[0] == "matrix" and place[-1] == "to"
         if in_stage or in_matrix or whole_stage:
-            found.append((place, text))
-    return found
+            targets.append((place, text))
+    return targets
 
 
 __all__ = ["Materialised", "Needs", "RecipeError", "materialise", "needs", "needs_of"]

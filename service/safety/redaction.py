@@ -38,9 +38,9 @@ def of_environment(environment: Mapping[str, str] | None = None) -> tuple[str, .
     return tuple(value for name, value in environment.items() if NAMES.search(name) and len(value) >= SHORTEST)
 
 
-def _relative(found: re.Match[str]) -> str:
+def _relative(match: re.Match[str]) -> str:
     """Nothing in place of a folder that a path goes on behind; a dot for the folder itself."""
-    return "" if found.group().endswith("/") else "."
+    return "" if match.group().endswith("/") else "."
 
 
 class Redactor:
@@ -48,8 +48,8 @@ class Redactor:
     out of paths."""
 
     def __init__(self, values: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        known = sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
-        parts = [*(re.escape(value) for value in known), SHAPES.pattern]
+        secrets = sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
+        parts = [*(re.escape(value) for value in secrets), SHAPES.pattern]
         self._pattern = re.compile("|".join(parts))
         places = sorted(
             {folder.rstrip("/") for folder in folders if folder.rstrip("/").count("/") > 1}, key=len, reverse=True

@@ -57,13 +57,13 @@ def key_of(place: Position) -> str:
 
 def references(data: object) -> list[RecipeReference]:
     """Every reference at a key that takes one, in the order of the recipe."""
-    found = []
+    references = []
     for place, text in strings(data):
         if (parts := REFERENCE.fullmatch(text)) is not None:
             kind: Kind = parts.group(1)  # type: ignore[assignment]
             if key_of(place) in TAKES[kind]:
-                found.append(RecipeReference(kind, parts.group(2), place))
-    return found
+                references.append(RecipeReference(kind, parts.group(2), place))
+    return references
 
 
 def replaced(data: object, values: Mapping[Position, object], place: Position = ()) -> Any:

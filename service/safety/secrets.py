@@ -97,8 +97,8 @@ def values(settings: Settings) -> list[str]:
     files = (
         [path for path in root.glob("[!.]*/[!.]*") if path.suffix != HOSTS and path.is_file()] if root.is_dir() else []
     )
-    kept = [path.read_text(encoding="utf-8", errors="replace").strip() for path in files]
-    return [*kept, *(binding.value for binding in _put_bindings(settings).values() if binding.value)]
+    stored = [path.read_text(encoding="utf-8", errors="replace").strip() for path in files]
+    return [*stored, *(binding.value for binding in _put_bindings(settings).values() if binding.value)]
 
 
 def put(settings: Settings, project: str, name: str, value: str, hosts: tuple[str, ...] | None = None) -> None:
@@ -135,10 +135,10 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
     if not is_name(name):
         return None
     path = folder(settings, project) / name
-    found = None
+    secret = None
     if path.is_file():
         listed = path.with_name(f"{name}{HOSTS}")
-        found = SecretValue(
+        secret = SecretValue(
             path.read_text(encoding="utf-8").strip(),
             tuple(listed.read_text(encoding="utf-8").split()) if listed.is_file() else None,
         )
@@ -146,10 +146,10 @@ def given(settings: Settings, project: str, name: str, outer: Mapping[str, str] 
         binding = bindings(settings).get(name)
         value = server_value(binding, outer) if binding is not None and project in binding.projects else None
         if binding is not None and value:
-            found = SecretValue(value, binding.hosts)
-    if found is not None and name == "HF_TOKEN":
-        return SecretValue(found.value, tuple(dict.fromkeys((*(found.hosts or ()), hub_host(outer)))))
-    return found
+            secret = SecretValue(value, binding.hosts)
+    if secret is not None and name == "HF_TOKEN":
+        return SecretValue(secret.value, tuple(dict.fromkeys((*(secret.hosts or ()), hub_host(outer)))))
+    return secret
 
 
 def server_value(binding: Binding, outer: Mapping[str, str] | None = None) -> str | None:
@@ -172,15 +172,15 @@ def bindings(settings: Settings, outer: Mapping[str, str] | None = None) -> dict
     """Every secret of the server by name, those that are bound to nobody among them. What an admin put stands
     before the settings."""
     outer = os.environ if outer is None else outer
-    found = {
+    by_name = {
         name: Binding(name)
         for name in (each.removeprefix(VARIABLE) for each in outer if each.startswith(VARIABLE))
         if is_name(name)
     }
     if outer.get("HF_TOKEN"):
-        found["HF_TOKEN"] = Binding("HF_TOKEN")
-    found |= {each.name: each for each in map(binding_of, settings.server_secrets)}
-    return dict(sorted((found | _put_bindings(settings)).items()))
+        by_name["HF_TOKEN"] = Binding("HF_TOKEN")
+    by_name |= {each.name: each for each in map(binding_of, settings.server_secrets)}
+    return dict(sorted((by_name | _put_bindings(settings)).items()))
 
 
 def binding_of(text: str) -> Binding:
@@ -213,15 +213,15 @@ def checked_binding(name: str, projects: tuple[str, ...], hosts: tuple[str, ...]
 
 def checked_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Hosts as they are kept. Raises CommandError."""
-    found = tuple(dict.fromkeys(each.strip().lower().rstrip(".") for each in hosts))
-    if wrong := next((each for each in found if HOST.fullmatch(each) is None), None):
+    cleaned = tuple(dict.fromkeys(each.strip().lower().rstrip(".") for each in hosts))
+    if wrong := next((each for each in cleaned if HOST.fullmatch(each) is None), None):
         raise CommandError(
             f"'{wrong[:80]}' is no host: write api.example.com for https, or judge.internal:8000 for another port; "
             "no scheme and no path"
         )
-    if len(found) > MOST_HOSTS:
-        raise CommandError(f"a secret is kept for at most {MOST_HOSTS} hosts, these are {len(found)}")
-    return found
+    if len(cleaned) > MOST_HOSTS:
+        raise CommandError(f"a secret is kept for at most {MOST_HOSTS} hosts, these are {len(cleaned)}")
+    return cleaned
 
 
 def bind(
@@ -251,11 +251,13 @@ def _put_bindings(settings: Settings) -> dict[str, Binding]:
     place = folder(settings, SERVER)
     if not place.is_dir():
         return {}
-    found: dict[str, Any] = {path.name: read_record(place, path.name) for path in place.iterdir() if is_name(path.name)}
+    records: dict[str, Any] = {
+        path.name: read_record(place, path.name) for path in place.iterdir() if is_name(path.name)
+    }
     return {
-        name: Binding(name, tuple(kept["projects"]), tuple(kept["hosts"]), str(kept["value"]))
-        for name, kept in found.items()
-        if kept is not None
+        name: Binding(name, tuple(record["projects"]), tuple(record["hosts"]), str(record["value"]))
+        for name, record in records.items()
+        if record is not None
     }
 
 

@@ -73,8 +73,8 @@ class Room:
             return ()
         if resources.gpu_memory or resources.gpu_kind:
             suiting = self.make.suiting(resources)
-            found = tuple([index for index in self.gpus if index in suiting][: resources.gpus])
-            return found if len(found) == resources.gpus else None
+            gpus = tuple([index for index in self.gpus if index in suiting][: resources.gpus])
+            return gpus if len(gpus) == resources.gpus else None
         return tuple(self.gpus[: resources.gpus])
 
     def with_again(self, gpus: tuple[int, ...]) -> list[int]:

@@ -109,16 +109,16 @@ class _Round:
         is free."""
         if not self.capacity.rooms:
             return
-        found: list[tuple[Order, Unplaceable]] = []
+        hopeless: list[tuple[Order, Unplaceable]] = []
         for priority in self.queue.priorities():
             for by_need in self.queue.levels[priority].values():
                 for resources, line in by_need.items():
                     if not self.capacity.possible(resources):
                         message = _impossible(resources, self.capacity)
-                        found += [
+                        hopeless += [
                             (order, Unplaceable(job.id, message)) for order, job in line if job.deadline >= self.now
                         ]
-        self.unplaceable += [each for _, each in sorted(found, key=lambda entry: entry[0])]
+        self.unplaceable += [each for _, each in sorted(hopeless, key=lambda entry: entry[0])]
 
     def _level(self, priority: int) -> bool:
         """All jobs of one priority that hosts could hold; returns whether lower ones may still start."""
@@ -185,7 +185,9 @@ class _Round:
         if self._make_room(job):
             return _Verdict.NOT_NOW
         # the reservations of others are in its way: a shorter job of its line may pass
-        return _Verdict.NOT_NOW if self.reservations.kept and self.capacity.place(job.resources) else _Verdict.NO_LINE
+        return (
+            _Verdict.NOT_NOW if self.reservations.by_host and self.capacity.place(job.resources) else _Verdict.NO_LINE
+        )
 
     def _start(self, job: WaitingJob, placement: Placement) -> None:
         self.starts.append(Start(job.id, placement))
@@ -198,10 +200,10 @@ class _Round:
         """Have others stop for this job, or keep hosts for it. Returns whether places are coming free for it at
         once."""
         if self.favoured < PREEMPTIONS and can_preempt(self.capacity, job.priority):
-            found = make_room(self.capacity, job, self.reservations)
-            if found is not None:
+            to_stop = make_room(self.capacity, job, self.reservations)
+            if to_stop is not None:
                 self.favoured += 1
-                for running in found:
+                for running in to_stop:
                     self.preemptions.append(Preemption(running.id, job.id))
                     self.capacity.take(replace(self.capacity.free(running.id), stopping=True))
                 return True

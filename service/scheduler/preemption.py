@@ -40,27 +40,27 @@ class Reservations:
 
     def __init__(self, now: float) -> None:
         self.now = now
-        self.kept: dict[str, Kept] = {}
+        self.by_host: dict[str, Kept] = {}
         self.jobs: list[str] = []
 
     def pick(self, room: Room, job: WaitingJob) -> tuple[int, ...] | None:
         """The GPUs that the job may take on this host now; None when it may not start there."""
-        kept = self.kept.get(room.host.name)
-        if kept is None or self._over_by_then(job, kept):
+        reservation = self.by_host.get(room.host.name)
+        if reservation is None or self._over_by_then(job, reservation):
             return room.chosen(job.resources)
-        cpus, memory = min(room.cpus, kept.room.cpus), min(room.memory, kept.room.memory)
-        gpus = [index for index in room.gpus if index in kept.room.gpus]
+        cpus, memory = min(room.cpus, reservation.room.cpus), min(room.memory, reservation.room.memory)
+        gpus = [index for index in room.gpus if index in reservation.room.gpus]
         return room.having(cpus, memory, gpus).chosen(job.resources)
 
     def started(self, job: WaitingJob, placement: Placement) -> None:
         """A job started beside reservations: what it holds beyond their beginning is theirs no longer."""
         for part in placement:
-            kept = self.kept.get(part.host)
-            if kept is not None and not self._over_by_then(job, kept):
-                kept.room = without(kept.room, job.resources, part.gpus)
+            reservation = self.by_host.get(part.host)
+            if reservation is not None and not self._over_by_then(job, reservation):
+                reservation.room = without(reservation.room, job.resources, part.gpus)
 
-    def _over_by_then(self, job: WaitingJob, kept: Kept) -> bool:
-        return self.now + job.expected_seconds <= kept.begins < math.inf
+    def _over_by_then(self, job: WaitingJob, reservation: Kept) -> bool:
+        return self.now + job.expected_seconds <= reservation.begins < math.inf
 
     def keep(
         self,
@@ -78,13 +78,13 @@ class Reservations:
                 future.cpus, future.memory, sorted(future.gpus, key=lambda index: (index in free_now, index))
             )
             taken = last_first.chosen(job.resources) or ()
-            self.kept[future.host.name] = Kept(begins, without(future, job.resources, taken), gone)
+            self.by_host[future.host.name] = Kept(begins, without(future, job.resources, taken), gone)
         self.jobs.append(job.id)
 
     def reserve(self, capacity: Capacity, job: WaitingJob) -> bool:
         """Keep for this job the hosts that will have room for it first. Returns whether there are enough of them."""
         futures: dict[str, Room] = {}
-        ready = [room.host.name for room in capacity.candidates(job.resources) if room.host.name not in self.kept]
+        ready = [room.host.name for room in capacity.candidates(job.resources) if room.host.name not in self.by_host]
         begins = self.now
         for end, _, identifier in capacity.by_end:
             if len(ready) >= job.resources.hosts:
@@ -106,7 +106,9 @@ class Reservations:
 
     def _future(self, capacity: Capacity, name: str, resources: Resources) -> Room | None:
         room = capacity.rooms.get(name)
-        return None if room is None or not room.up or name in self.kept or not room.make.could_hold(resources) else room
+        return (
+            None if room is None or not room.up or name in self.by_host or not room.make.could_hold(resources) else room
+        )
 
 
 def released(room: Room, running: RunningJob, part: HostShare) -> Room:
@@ -128,26 +130,26 @@ def make_room(capacity: Capacity, job: WaitingJob, reservations: Reservations) -
     priorities are taken: the lowest first, and within one the youngest, which lose least.
     """
     search = _Search(capacity, job, reservations)
-    found: list[RunningJob] = []
-    if not search.found:
+    to_stop: list[RunningJob] = []
+    if not search.enough:
         for running in stopping(capacity):
             search.release(running)
-    if not search.found:
+    if not search.enough:
         for running in _weaker(capacity, job.priority):
             if not search.release(running):
                 continue
-            found.append(running)
-            if search.found:
+            to_stop.append(running)
+            if search.enough:
                 break
         else:
             return None
-        found = search.without_needless(found)
-    gone = {running.id for running in [*stopping(capacity), *found]}
+        to_stop = search.without_needless(to_stop)
+    gone = {running.id for running in [*stopping(capacity), *to_stop]}
     for name in search.chosen:
-        kept = reservations.kept.get(name)
-        everyone = frozenset(gone | (kept.gone if kept else frozenset()))
+        reservation = reservations.by_host.get(name)
+        everyone = frozenset(gone | (reservation.gone if reservation else frozenset()))
         reservations.keep(capacity, job, [search.futures[name]], reservations.now, everyone)
-    return found
+    return to_stop
 
 
 def can_preempt(capacity: Capacity, priority: int) -> bool:
@@ -157,12 +159,12 @@ def can_preempt(capacity: Capacity, priority: int) -> bool:
 
 def stopping(capacity: Capacity) -> list[RunningJob]:
     """The jobs that were asked to stop."""
-    found: list[RunningJob] = []
+    jobs: list[RunningJob] = []
     for _, _, identifier in capacity.by_end:  # these end first
         if not capacity.running[identifier].stopping:
             break
-        found.append(capacity.running[identifier])
-    return found
+        jobs.append(capacity.running[identifier])
+    return jobs
 
 
 def _any_stopping(capacity: Capacity) -> bool:
@@ -171,7 +173,12 @@ def _any_stopping(capacity: Capacity) -> bool:
 
 def _weaker(capacity: Capacity, priority: int) -> list[RunningJob]:
     """All jobs of lower priority that were not asked to stop, the cheapest to stop first."""
-    lower = (identifier for level, found in capacity.by_priority.items() if level < priority for identifier in found)
+    lower = (
+        identifier
+        for level, identifiers in capacity.by_priority.items()
+        if level < priority
+        for identifier in identifiers
+    )
     return sorted(
         (capacity.running[identifier] for identifier in lower), key=lambda each: (each.priority, -each.began, each.id)
     )
@@ -183,18 +190,18 @@ class _Search:
     def __init__(self, capacity: Capacity, job: WaitingJob, reservations: Reservations) -> None:
         self.capacity = capacity
         self.job = job
-        self.kept: dict[str, Kept] = reservations.kept
+        self.reserved: dict[str, Kept] = reservations.by_host
         self.futures: dict[str, Room] = {}
         self.ready: list[str] = []
         for room in capacity.candidates(job.resources):
-            if room.host.name not in self.kept:
+            if room.host.name not in self.reserved:
                 self._consider(room)
-        for kept in self.kept.values():
-            if kept.by_stopping:
-                self._consider(kept.room)
+        for reservation in self.reserved.values():
+            if reservation.by_stopping:
+                self._consider(reservation.room)
 
     @property
-    def found(self) -> bool:
+    def enough(self) -> bool:
         return len(self.ready) >= self.job.resources.hosts
 
     @property
@@ -210,8 +217,8 @@ class _Search:
 
     def _future(self, name: str, running: RunningJob) -> Room | None:
         """The host as supposed so far; None when this job's end frees nothing there that the waiting one may have."""
-        kept = self.kept.get(name)
-        if kept is not None and (not kept.by_stopping or running.id in kept.gone):
+        reservation = self.reserved.get(name)
+        if reservation is not None and (not reservation.by_stopping or running.id in reservation.gone):
             return None
         room = self.futures.get(name) or self.capacity.rooms.get(name)
         return room if room is not None and room.up else None
@@ -226,11 +233,11 @@ class _Search:
                 self._consider(released(room, running, part))
         return changed
 
-    def without_needless(self, found: list[RunningJob]) -> list[RunningJob]:
+    def without_needless(self, jobs: list[RunningJob]) -> list[RunningJob]:
         """The jobs that must really stop: each runs on if the chosen hosts have room without it, the most precious
         first."""
         needed: list[RunningJob] = []
-        for running in reversed(found):
+        for running in reversed(jobs):
             before = dict(self.futures)
             for part in running.placement:
                 room = self._future(part.host, running)

@@ -195,17 +195,17 @@ class Queue:
 
     def expired(self, now: float) -> list[WaitingJob]:
         """The jobs whose deadline has passed, the earliest first; they stay until they are removed."""
-        kept: list[tuple[float, str]] = []
-        found: list[WaitingJob] = []
+        entries: list[tuple[float, str]] = []
+        jobs: list[WaitingJob] = []
         while self._deadlines and self._deadlines[0][0] < now:
             entry = heapq.heappop(self._deadlines)
             job = self.jobs.get(entry[1])
-            if job is not None and job.deadline == entry[0] and job not in found:
-                found.append(job)
-                kept.append(entry)
-        for entry in kept:
+            if job is not None and job.deadline == entry[0] and job not in jobs:
+                jobs.append(job)
+                entries.append(entry)
+        for entry in entries:
             heapq.heappush(self._deadlines, entry)
-        return found
+        return jobs
 
     def dependents(self, identifier: str) -> list[WaitingJob]:
         """The jobs that wait for this one."""

@@ -237,13 +237,13 @@ class AttemptQueries(Database):
         )
 
     @staticmethod
-    def _with_jobs(transaction: Transaction, found: list[Attempt]) -> list[tuple[Attempt, Job]]:
+    def _with_jobs(transaction: Transaction, attempts: list[Attempt]) -> list[tuple[Attempt, Job]]:
         jobs: dict[str, Job] = {}
-        names = [attempt.job for attempt in found]
+        names = [attempt.job for attempt in attempts]
         for begin in range(0, len(names), 500):
             query = select(tables.jobs).where(tables.jobs.c.id.in_(names[begin : begin + 500]))
             jobs |= {row["id"]: job_of(row) for row in transaction.execute(query).mappings()}
-        return [(attempt, jobs[attempt.job]) for attempt in found]
+        return [(attempt, jobs[attempt.job]) for attempt in attempts]
 
     def claim_expired(
         self, holder: str, lease_seconds: float, *, hosts: Collection[str] | None = None

@@ -90,8 +90,8 @@ class Actor:
     @property
     def request(self) -> str:
         state = self.scope.get("state") or {}
-        found = state.get("request_id") if isinstance(state, Mapping) else getattr(state, "request_id", None)
-        return str(found or "")
+        identifier = state.get("request_id") if isinstance(state, Mapping) else getattr(state, "request_id", None)
+        return str(identifier or "")
 
 
 _acting: ContextVar[Actor | None] = ContextVar("finery_actor", default=None)
@@ -212,21 +212,21 @@ class AuditQueries(Database):
         """
         moment = time.monotonic()
         with self._failures_lock:
-            known = self._failures
-            for stale in [each for each, (last, _) in known.items() if moment - last > FAILURE_SECONDS]:
+            failures = self._failures
+            for stale in [each for each, (last, _) in failures.items() if moment - last > FAILURE_SECONDS]:
                 if stale != "":
-                    del known[stale]
-            begun, written = known.get("", (moment, 0))
+                    del failures[stale]
+            begun, written = failures.get("", (moment, 0))
             if moment - begun > FAILURE_SECONDS:
                 begun, written = moment, 0
-            last = known.get(address or "?")
+            last = failures.get(address or "?")
             if last is not None or written >= MOST_FAILURES:
                 if last is not None:
-                    known[address or "?"] = (last[0], last[1] + 1)
+                    failures[address or "?"] = (last[0], last[1] + 1)
                 self._unwritten += 1
                 return False
-            known[address or "?"] = (moment, 0)
-            known[""] = (begun, written + 1)
+            failures[address or "?"] = (moment, 0)
+            failures[""] = (begun, written + 1)
             more, self._unwritten = self._unwritten, 0
         self.record("login.failed", "token", prefix or "unknown", None, others_since_last_row=more)
         return True

@@ -49,15 +49,15 @@ class EventQueries(Database):
 
         def work(transaction: Transaction) -> int:
             job, row = writer(transaction, attempt_id, fencing)
-            known, fresh = row["ingested"], []
+            newest, fresh = row["ingested"], []
             for event in events:
-                if event["id"] > known:
-                    known = event["id"]
+                if event["id"] > newest:
+                    newest = event["id"]
                     fresh.append(event)
-            values = {"ingested": known, "offset": offset, "skipped_lines": row["skipped_lines"] + skipped}
+            values = {"ingested": newest, "offset": offset, "skipped_lines": row["skipped_lines"] + skipped}
             if skipped and not row["skipped_lines"]:
                 message = f"a line of events.jsonl is skipped, because {why}; {SKIPPED}"
-                fresh.append({"id": known, "event": "warning", "message": message})
+                fresh.append({"id": newest, "event": "warning", "message": message})
             transaction.execute(update(tables.attempts).where(tables.attempts.c.id == attempt_id).values(**values))
             if not fresh:
                 return 0
@@ -126,10 +126,10 @@ class EventQueries(Database):
         limit = time.monotonic() + timeout
         while True:
             seen = self.changes.version(job_topic(job_id))
-            found = self.events_after(job_id, after, project=project)
+            events = self.events_after(job_id, after, project=project)
             left = limit - time.monotonic()
-            if found or left <= 0:
-                return found
+            if events or left <= 0:
+                return events
             self.changes.wait(job_topic(job_id), seen, left)
 
 

@@ -51,13 +51,13 @@ class HostQueries(Database):
     @staticmethod
     def _report_slots(transaction: Transaction, host: Host) -> bool:
         """Write the GPUs; returns whether any changed."""
-        known = {
+        rows = {
             row["number"]: row for row in transaction.execute(select(slots).where(slots.c.host == host.name)).mappings()
         }
         changed = False
         for slot in host.slots:
             values: dict[str, Any] = {"kind": slot.kind, "memory": slot.memory, "uuid": slot.uuid, "present": True}
-            row = known.pop(slot.index, None)
+            row = rows.pop(slot.index, None)
             if row is None:
                 transaction.execute(insert(slots).values(host=host.name, number=slot.index, **values))
             elif any(row[key] != value for key, value in values.items()):
@@ -67,7 +67,7 @@ class HostQueries(Database):
             else:
                 continue
             changed = True
-        for number, row in known.items():
+        for number, row in rows.items():
             if row["present"]:
                 transaction.execute(
                     update(slots).where(slots.c.host == host.name, slots.c.number == number).values(present=False)
@@ -79,14 +79,14 @@ class HostQueries(Database):
         """All hosts by name, with the GPUs that they have now."""
 
         def work(transaction: Transaction) -> list[Host]:
-            found: dict[str, list[GpuSlot]] = {}
+            by_host: dict[str, list[GpuSlot]] = {}
             query = select(slots).where(slots.c.present).order_by(slots.c.host, slots.c.number)
             for row in transaction.execute(query).mappings():
-                found.setdefault(row["host"], []).append(
+                by_host.setdefault(row["host"], []).append(
                     GpuSlot(row["number"], row["kind"], row["memory"], row["uuid"])
                 )
             return [
-                Host(slots=tuple(found.get(row["name"], ())), **row)
+                Host(slots=tuple(by_host.get(row["name"], ())), **row)
                 for row in transaction.execute(select(hosts).order_by(hosts.c.name)).mappings()
             ]
 

@@ -203,8 +203,8 @@ class JobQueries(Database):
             )
         for needed in request.depends_on:
             query = select(jobs.c.id).where(jobs.c.id == needed, jobs.c.project == request.project)
-            found = transaction.execute(locked(query, transaction)).first()  # it is not deleted meanwhile
-            if found is None:
+            existing = transaction.execute(locked(query, transaction)).first()  # it is not deleted meanwhile
+            if existing is None:
                 raise NotFound("job", needed)
         row = row_of_request(identifier, request, now())
         transaction.execute(insert(jobs).values(**row))
@@ -280,8 +280,10 @@ class JobQueries(Database):
     def count(self, project: str | None = None) -> dict[State, int]:
         """How many jobs are in each state; every state is there."""
         query = of_project(select(tables.jobs.c.state, func.count()).group_by(tables.jobs.c.state), project)
-        found = self.read(lambda transaction: {State(state): int(count) for state, count in transaction.execute(query)})
-        return {state: found.get(state, 0) for state in State}
+        counts = self.read(
+            lambda transaction: {State(state): int(count) for state, count in transaction.execute(query)}
+        )
+        return {state: counts.get(state, 0) for state in State}
 
     def move(
         self,
@@ -368,10 +370,10 @@ class JobQueries(Database):
         """Jobs whose time to be kept is over, the earliest ended first; `seconds` is that of jobs that name none,
         None for ever."""
         jobs = tables.jobs
-        kept = func.coalesce(jobs.c.ttl_seconds_after_finished, FOR_EVER if seconds is None else seconds)
+        lifetime = func.coalesce(jobs.c.ttl_seconds_after_finished, FOR_EVER if seconds is None else seconds)
         query = (
             select(jobs.c.id)
-            .where(jobs.c.finished.is_not(None), jobs.c.finished + kept < moment)
+            .where(jobs.c.finished.is_not(None), jobs.c.finished + lifetime < moment)
             .order_by(jobs.c.finished)
             .limit(limit)
         )
@@ -455,12 +457,12 @@ class QueueQueries(Database):
     def states_of(self, identifiers: Collection[str]) -> dict[str, State]:
         """The states of these jobs."""
         names = sorted(identifiers)
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         for begin in range(0, len(names), 500):
             query = select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(names[begin : begin + 500]))
             rows = self.read(lambda transaction, query=query: transaction.execute(query).all())  # type: ignore[misc]
-            found |= {row[0]: State(row[1]) for row in rows}
-        return found
+            states |= {row[0]: State(row[1]) for row in rows}
+        return states
 
     @staticmethod
     def _standing(transaction: Transaction, rows: Collection[RowMapping]) -> list[Standing]:

@@ -142,8 +142,8 @@ def digest(secret: str) -> str:
 
 def parts(text: str) -> tuple[str, str] | None:
     """Prefix and secret of what a client sent, or None when it is no token."""
-    found = PATTERN.fullmatch(text)
-    return (found.group(1), found.group(2)) if found else None
+    match = PATTERN.fullmatch(text)
+    return (match.group(1), match.group(2)) if match else None
 
 
 def matches(secret: str, sha256: str | None) -> bool:

@@ -154,9 +154,9 @@ class ResultQueries(Database):
         def work(transaction: Transaction) -> PublishedModel:
             job, _ = writer(transaction, attempt_id, fencing)
             same = (models.c.project == job.project) & (models.c.name == name) & (models.c.fingerprint == fingerprint)
-            found = transaction.execute(select(models).where(same)).mappings().first()
-            if found is not None:
-                return model_of(found)
+            row = transaction.execute(select(models).where(same)).mappings().first()
+            if row is not None:
+                return model_of(row)
             model = PublishedModel(
                 new_id("model"),
                 job.project,
@@ -273,10 +273,10 @@ class ResultQueries(Database):
     def scores_of(self, jobs: Collection[str]) -> dict[str, dict[str, dict[str, float]]]:
         """`{job: {benchmark: {metric: value}}}` of these jobs."""
         query = select(scores).where(scores.c.job.in_(list(jobs))).order_by(scores.c.created)
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        by_job: dict[str, dict[str, dict[str, float]]] = {}
         for row in self.read(lambda transaction: transaction.execute(query).mappings().all()):
-            found.setdefault(row["job"], {}).setdefault(row["benchmark"], {})[row["metric"]] = row["value"]
-        return found
+            by_job.setdefault(row["job"], {}).setdefault(row["benchmark"], {})[row["metric"]] = row["value"]
+        return by_job
 
 
 def model_of(row: RowMapping) -> PublishedModel:
@@ -285,10 +285,10 @@ def model_of(row: RowMapping) -> PublishedModel:
 
 def flat_scores(metrics: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:
     """(benchmark, metric, value) of every finite number in an evaluate stage's metrics."""
-    for benchmark, found in metrics.items():
-        if not isinstance(found, Mapping):
+    for benchmark, values in metrics.items():
+        if not isinstance(values, Mapping):
             continue
-        for metric, value in found.items():
+        for metric, value in values.items():
             if (
                 isinstance(value, int | float)
                 and not isinstance(value, bool)

@@ -82,13 +82,13 @@ def current(database: Database) -> str | None:
     with database.engine.connect() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
-        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found is not None and not any((FOLDER / "versions").glob(f"{found}_*.py")):
+        revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None and not any((FOLDER / "versions").glob(f"{revision}_*.py")):
         raise SchemaTooNew(
-            f"the database has schema {found}, this version of finery knows up to {NEWEST}; install the version that "
-            "wrote it, or a later one"
+            f"the database has schema {revision}, this version of finery knows up to {NEWEST}; install the version "
+            "that wrote it, or a later one"
         )
-    return None if found is None else str(found)
+    return None if revision is None else str(revision)
 
 
 def _config(connection: Connection) -> Any:

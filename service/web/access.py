@@ -242,8 +242,8 @@ def _exchange(request: Request, text: str, goal: str) -> Response:
         caller = authenticate(service, text, request.client.host if request.client else "")
     except Problem as problem:
         return _form(request, goal, problem.detail, problem.status)
-    found = parts(text)
-    token = service.store.token_by_prefix(found[0]) if found else None
+    token_parts = parts(text)
+    token = service.store.token_by_prefix(token_parts[0]) if token_parts else None
     identify(caller.token, caller.role, caller.project, request.scope)
     service.store.record("login", "token", caller.token, caller.project)
     response = RedirectResponse(goal, 303, HEADERS)

@@ -30,13 +30,13 @@ Ids = Annotated[list[str] | None, Query(max_length=MOST_JOBS * 4)]
 
 def _jobs(service: Service, visitor: Visitor, ids: list[str] | None) -> tuple[list[Job], list[str]]:
     """The jobs that were named and are there, each once, at most eight; and the ids that are not."""
-    found, missing = [], []
+    jobs, missing = [], []
     for identifier in dict.fromkeys(each.strip() for each in ids or [] if each.strip()):
         try:
-            found.append(without_secrets(service, service.store.job(identifier, visitor.project)))
+            jobs.append(without_secrets(service, service.store.job(identifier, visitor.project)))
         except NotFound:
             missing.append(identifier)
-    return found[:MOST_JOBS], missing
+    return jobs[:MOST_JOBS], missing
 
 
 @apart("readings", router.get("/compare"))
@@ -45,7 +45,9 @@ def compare(request: Request, visitor: Seen, job: Ids = None) -> Response:
     service = service_of(request)
     jobs, missing = _jobs(service, visitor, job)
     others = [
-        each for each in service.store.jobs(visitor.project, limit=50) if each.id not in {found.id for found in jobs}
+        each
+        for each in service.store.jobs(visitor.project, limit=50)
+        if each.id not in {compared.id for compared in jobs}
     ]
     return page(
         request,
@@ -66,15 +68,20 @@ def compared_curves(request: Request, visitor: Seen, job: Ids = None) -> Respons
     """The curves of these jobs."""
     service = service_of(request)
     jobs, _ = _jobs(service, visitor, job)
-    found = [{"job": each.id, "name": each.name, "stages": as_json(series_of(service, visitor, each))} for each in jobs]
-    return JSONResponse({"jobs": found}, headers=HEADERS)
+    documents = [
+        {"job": each.id, "name": each.name, "stages": as_json(series_of(service, visitor, each))} for each in jobs
+    ]
+    return JSONResponse({"jobs": documents}, headers=HEADERS)
 
 
 def _scores(service: Service, jobs: list[Job]) -> list[dict[str, Any]]:
     """One line for each benchmark and metric that any of them has; the best value is marked where two have one."""
     by_job = service.store.scores_of([job.id for job in jobs]) if jobs else {}
     keys = dict.fromkeys(
-        (benchmark, metric) for job in jobs for benchmark, found in by_job.get(job.id, {}).items() for metric in found
+        (benchmark, metric)
+        for job in jobs
+        for benchmark, metrics in by_job.get(job.id, {}).items()
+        for metric in metrics
     )
     lines = []
     for benchmark, metric in sorted(keys):
@@ -92,16 +99,16 @@ def _best(metric: str, values: list[float | None]) -> float | None:
 
 def _costs(service: Service, visitor: Visitor, jobs: list[Job]) -> list[dict[str, Any]]:
     """One line for each training stage and what it took."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    costs: dict[tuple[str, str], dict[str, Any]] = {}
     for job in jobs:
         for result in service.store.stage_results(job.id, visitor.project):
             metrics: Mapping[str, Any] = result.metrics
             for key in TRAINING:
                 if isinstance(metrics.get(key), int | float):
-                    found.setdefault((result.stage, key), {})[job.id] = metrics[key]
+                    costs.setdefault((result.stage, key), {})[job.id] = metrics[key]
     return [
         {"stage": stage, "metric": key, "values": [values.get(job.id) for job in jobs]}
-        for (stage, key), values in sorted(found.items(), key=lambda pair: (pair[0][0], TRAINING.index(pair[0][1])))
+        for (stage, key), values in sorted(costs.items(), key=lambda pair: (pair[0][0], TRAINING.index(pair[0][1])))
     ]
 
 
@@ -109,15 +116,15 @@ def _changes(service: Service, visitor: Visitor, jobs: list[Job]) -> list[dict[s
     """The keys in which the recipes differ, against the first job's."""
     if len(jobs) < 2:
         return []
-    found: dict[str, dict[int, Any]] = {}
+    by_key: dict[str, dict[int, Any]] = {}
     first: dict[str, Any] = {}
     for place, job in enumerate(jobs[1:], start=1):
         for change in diff(jobs[0].id, job.id, service, visitor.caller).changes:
-            found.setdefault(change.key, {})[place] = change.after
+            by_key.setdefault(change.key, {})[place] = change.after
             first[change.key] = change.before
     return [
         {"key": key, "values": [first[key], *(after.get(place, first[key]) for place in range(1, len(jobs)))]}
-        for key, after in found.items()
+        for key, after in by_key.items()
     ]
 
 
@@ -130,15 +137,15 @@ LOOKED_AT = 2_000
 def studies(request: Request, visitor: Seen, after: Annotated[str, Query(max_length=64)] = "") -> Response:
     """All studies, newest first."""
     service = service_of(request)
-    found: list[Job] = []
+    studies: list[Job] = []
     looked = 0
     more = True
-    while more and len(found) <= PAGE_SIZE and looked < LOOKED_AT:
+    while more and len(studies) <= PAGE_SIZE and looked < LOOKED_AT:
         jobs = service.store.jobs(visitor.project, after=after or None, limit=250)
         more, looked = len(jobs) == 250, looked + len(jobs)
-        found += (job for job in jobs if is_study(job))
+        studies += (job for job in jobs if is_study(job))
         after = jobs[-1].id if jobs else after
-    shown = found[:PAGE_SIZE]
+    shown = studies[:PAGE_SIZE]
     rows: list[dict[str, Any]] = []
     for job in shown:
         documents = cells(job.id, service, visitor.caller)
@@ -150,5 +157,5 @@ def studies(request: Request, visitor: Seen, after: Annotated[str, Query(max_len
                 "axes": list(documents[0].labels) if documents else [],
             }
         )
-    next_after = shown[-1].id if len(found) > PAGE_SIZE else after if more else ""
+    next_after = shown[-1].id if len(studies) > PAGE_SIZE else after if more else ""
     return page(request, "studies.html.jinja", visitor, rows=rows, next_after=next_after)

@@ -87,10 +87,10 @@ class SchemaUnion:
 
 
 def _allows(schema: Schema, key: str, value: Any) -> bool:
-    known = schema.get("properties", {})
-    if key not in known:
+    properties = schema.get("properties", {})
+    if key not in properties:
         return bool(schema.get("additionalProperties", True))
-    described = known[key]
+    described = properties[key]
     if "const" in described:
         return bool(described["const"] == value)
     return bool(described.get("not", {}).get("const", object()) != value)
@@ -298,11 +298,11 @@ def _rows(items: Schema, value: Sequence[Any], name: str, common: Mapping[str, A
 def _group(
     schema: Schema, value: Mapping[str, Any], name: str, key: str, help: str, needed: bool, without: str = ""
 ) -> Field:
-    known: Mapping[str, Any] = schema.get("properties", {})
+    properties: Mapping[str, Any] = schema.get("properties", {})
     required = schema.get("required", ())
     fields: list[Field] = []
     more: list[Field] = []
-    for inner, described in known.items():
+    for inner, described in properties.items():
         if inner == without:
             continue
         made = _field(
@@ -310,7 +310,7 @@ def _group(
         )
         (fields if inner in required or inner in value or inner in AT_ONCE else more).append(made)
     for inner, entry in value.items():
-        if inner not in known:
+        if inner not in properties:
             fields.append(
                 _yaml(
                     entry,
@@ -318,7 +318,7 @@ def _group(
                     {"key": str(inner), "label": str(inner), "help": ""},
                 )
             )
-    fields.sort(key=lambda each: list(known).index(each.key) if each.key in known else len(known))
+    fields.sort(key=lambda each: list(properties).index(each.key) if each.key in properties else len(properties))
     return Field("group", name, key, key, help, needed, fields=tuple(fields), more=tuple(more))
 
 
@@ -381,7 +381,7 @@ def _at(data: Any, path: str, make: bool = False) -> Any:
     return here
 
 
-def field_of(key: str, ids: list[str | None], known: set[str]) -> str:
+def field_of(key: str, ids: list[str | None], field_names: set[str]) -> str:
     """The field that a mistake belongs to: the nearest one to its key that the form has; empty for the whole recipe.
 
     `ids` are those of the draft's stages, the default ones too.
@@ -391,7 +391,7 @@ def field_of(key: str, ids: list[str | None], known: set[str]) -> str:
         parts[1] = str(ids.index(parts[1])) if parts[1] in ids else parts[1]
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])
-        if name in known:
+        if name in field_names:
             return name
     return ""
 
@@ -401,8 +401,8 @@ MOST_ROWS = 200
 
 def draft_of(posted: Mapping[str, str]) -> dict[str, Any]:
     """The draft that a filled-in form stands for."""
-    found = _posted_group(recipe_schema(), "", posted)
-    return found if isinstance(found, dict) else {}
+    draft = _posted_group(recipe_schema(), "", posted)
+    return draft if isinstance(draft, dict) else {}
 
 
 def _posted_value(schema: Schema, name: str, key: str, posted: Mapping[str, str]) -> Any:
@@ -417,11 +417,11 @@ def _posted_value(schema: Schema, name: str, key: str, posted: Mapping[str, str]
             return ABSENT
         if member is None:
             return word
-        found = _posted_group(member.schema, name, posted, without=member.key)
-        found = {} if found is ABSENT else found
+        group = _posted_group(member.schema, name, posted, without=member.key)
+        group = {} if group is ABSENT else group
         if member.key:
-            return word if union.short and not found and member.key != "stage" else {member.key: word, **found}
-        return found
+            return word if union.short and not group and member.key != "stage" else {member.key: word, **group}
+        return group
     if scalar_of(schema):
         return _posted_scalar(schema, posted.get(name, ""))
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
@@ -445,26 +445,32 @@ def _posted_rows(items: Schema, name: str, posted: Mapping[str, str]) -> Any:
     }
     rows = []
     for number in sorted(map(int, numbers))[:MOST_ROWS]:
-        found = _posted_value(items, f"{name}.{number}", "", posted)
-        rows.append({} if found is ABSENT else found)
+        row = _posted_value(items, f"{name}.{number}", "", posted)
+        rows.append({} if row is ABSENT else row)
     return rows or ABSENT
 
 
 def _posted_group(schema: Schema, name: str, posted: Mapping[str, str], without: str = "") -> Any:
     prefix = f"{name}." if name else ""
-    known: Mapping[str, Any] = schema.get("properties", {})
-    found: dict[str, Any] = {}
-    for key, described in known.items():
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    values: dict[str, Any] = {}
+    for key, described in properties.items():
         if key == without:
             continue
         value = _posted_value(described, f"{prefix}{key}", key, posted)
         if value is not ABSENT:
-            found[key] = value
+            values[key] = value
     for each, text in posted.items():
         key = each.removeprefix(prefix).removesuffix(YAML)
-        if each.startswith(prefix) and each.endswith(YAML) and "." not in key and key not in known and text.strip():
-            found[key] = _read(text)
-    return found or ABSENT
+        if (
+            each.startswith(prefix)
+            and each.endswith(YAML)
+            and "." not in key
+            and key not in properties
+            and text.strip()
+        ):
+            values[key] = _read(text)
+    return values or ABSENT
 
 
 def _posted_scalar(schema: Schema, text: str) -> Any:

@@ -118,14 +118,14 @@ def difference(left: str, right: str) -> list[DiffLine]:
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     if all(tag == "equal" for tag, *_ in blocks):
         return []
-    found: list[DiffLine] = []
+    diff_lines: list[DiffLine] = []
     for place, (tag, start, stop, first, last) in enumerate(blocks):
         if tag == "equal":
-            found += _equal(before, start, stop, first, opens=place == 0, closes=place == len(blocks) - 1)
+            diff_lines += _equal(before, start, stop, first, opens=place == 0, closes=place == len(blocks) - 1)
             continue
-        found += (DiffLine("gone", before[number], left=number + 1) for number in range(start, stop))
-        found += (DiffLine("new", after[number], right=number + 1) for number in range(first, last))
-    return found
+        diff_lines += (DiffLine("gone", before[number], left=number + 1) for number in range(start, stop))
+        diff_lines += (DiffLine("new", after[number], right=number + 1) for number in range(first, last))
+    return diff_lines
 
 
 def _equal(lines: list[str], start: int, stop: int, first: int, opens: bool, closes: bool) -> Iterator[DiffLine]:
@@ -181,14 +181,14 @@ def job_page(
 def _compared(service: Service, visitor: Visitor, view: JobView, against: str) -> dict[str, Any]:
     """The recipe against another job's, when one was named."""
     others = [job for job in service.store.jobs(visitor.project, limit=30) if job.id != view.job.id]
-    found: dict[str, Any] = {"against": against, "others": others, "lines": None, "other": None, "no_other": ""}
+    context: dict[str, Any] = {"against": against, "others": others, "lines": None, "other": None, "no_other": ""}
     if against:
         try:
             other = without_secrets(service, service.store.job(against, visitor.project))
-            found |= {"other": other, "lines": difference(other.request.recipe, view.job.request.recipe)}
+            context |= {"other": other, "lines": difference(other.request.recipe, view.job.request.recipe)}
         except NotFound as error:
-            found["no_other"] = str(error)
-    return found
+            context["no_other"] = str(error)
+    return context
 
 
 @apart("readings", router.get("/jobs/{job_id}/diff"))
@@ -218,10 +218,10 @@ def curves(request: Request, visitor: Seen, job_id: str) -> Response:
 def log(request: Request, visitor: Seen, job_id: str, attempt: Annotated[int, Query(ge=0)] = 0) -> Response:
     """The log of an attempt as plain text: its last 16 MB, of the newest attempt when no number is given."""
     service = service_of(request)
-    found = [each for each in service.store.attempts(job_id, visitor.project) if attempt in (0, each.number)]
-    if not found:
+    attempts = [each for each in service.store.attempts(job_id, visitor.project) if attempt in (0, each.number)]
+    if not attempts:
         raise NotFound("attempt", str(attempt or "of this job"))
-    text = readable(service.redactor.text(tail(log_folder(service, job_id, found[-1].id), WHOLE_LOG)))
+    text = readable(service.redactor.text(tail(log_folder(service, job_id, attempts[-1].id), WHOLE_LOG)))
     return PlainTextResponse(text, headers=HEADERS)
 
 
@@ -264,18 +264,18 @@ class _Follower:
 
     def look(self) -> list[tuple[str, Any]]:
         """The messages for what is new since the last look."""
-        found: list[tuple[str, Any]] = []
+        messages: list[tuple[str, Any]] = []
         job = self.service.store.job(self.job_id, self.visitor.project)
         changed = job.last_event != self.seen or not job.over
         if changed:
             self.seen = job.last_event
             view = job_view(self.service, self.visitor, self.job_id)
             if fresh := self.parts.fresh(parts_of(view, self.visitor)):
-                found.append(("parts", fresh))
-            found += self._points(job)
-        found += self._log(job.attempt)
+                messages.append(("parts", fresh))
+            messages += self._points(job)
+        messages += self._log(job.attempt)
         self.over = job.over and not changed
-        return found
+        return messages
 
     def _points(self, job: Job) -> list[tuple[str, Any]]:
         """At first every curve, from then on only what is new."""

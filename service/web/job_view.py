@@ -53,24 +53,24 @@ def series_of(service: Service, visitor: Visitor, job: Job) -> list[Series]:
     """
     key = (job.id, job.last_event)
     with _lock:
-        kept = _kept.get(key)
-    if kept is None:
-        kept = _series_of(service, visitor, job)
+        series = _kept.get(key)
+    if series is None:
+        series = _series_of(service, visitor, job)
         with _lock:
-            _kept[key] = kept
+            _kept[key] = series
             while len(_kept) > MOST_KEPT:
                 _kept.popitem(last=False)
-    return kept
+    return series
 
 
 def _series_of(service: Service, visitor: Visitor, job: Job) -> list[Series]:
-    found = [
+    series = [
         each
         for each in curves(service, visitor.caller, job, MOST_POINTS)
         if each.name not in LEFT_OUT and len(each.points) > 1
     ]
-    order = list(dict.fromkeys(each.stage for each in found))
-    return sorted(found, key=lambda each: (order.index(each.stage), _rank(each.name)))
+    order = list(dict.fromkeys(each.stage for each in series))
+    return sorted(series, key=lambda each: (order.index(each.stage), _rank(each.name)))
 
 
 def _rank(metric: str) -> tuple[int, str]:
@@ -92,15 +92,15 @@ def as_json(series: Sequence[Series]) -> list[dict[str, Any]]:
     for each in series:
         steps, values = zip(*each.points, strict=True)
         stages.setdefault(each.stage or "", {})[each.name] = [steps, values]
-    return [{"stage": stage, "curves": found} for stage, found in stages.items()]
+    return [{"stage": stage, "curves": by_name} for stage, by_name in stages.items()]
 
 
 def summaries(series: Sequence[Series]) -> list[Summary]:
     """Every curve as one line of a table."""
-    found = []
+    lines = []
     for each in series:
         values = [value for _, value in each.points]
-        found.append(
+        lines.append(
             Summary(
                 each.stage or "",
                 each.name,
@@ -112,7 +112,7 @@ def summaries(series: Sequence[Series]) -> list[Summary]:
                 each.points[-1][0],
             )
         )
-    return found
+    return lines
 
 
 BUTTONS = (Move.PAUSE, Move.RESUME, Move.RETRY, Move.CANCEL)
@@ -191,7 +191,7 @@ def job_view(service: Service, visitor: Visitor, job_id: str) -> JobView:
     stages = stages_of(job, [event for event in happened if event.event in KINDS], results)
     scores, costs = _figures(stages)
     of_cells = _scores_of_cells(results)
-    columns = list(dict.fromkeys(column for found in of_cells.values() for column in found))[:MOST_COLUMNS]
+    columns = list(dict.fromkeys(column for cell_scores in of_cells.values() for column in cell_scores))[:MOST_COLUMNS]
     return JobView(
         job,
         stages,
@@ -237,26 +237,26 @@ def without_secrets(service: Service, job: Job) -> Job:
 
 def _scores_of_cells(results: list[StageResult]) -> dict[str, dict[tuple[str, str], float]]:
     """The scores of a study's cells, whose stages are kept as `cells/01/evaluate`."""
-    found: dict[str, dict[tuple[str, str], float]] = {}
+    scores: dict[str, dict[tuple[str, str], float]] = {}
     for result in results:
         cell, slash, _ = result.stage.rpartition("/")
         if not slash:
             continue
         for benchmark, metric, value in flat_scores(result.metrics):
             if metric not in COUNTS and not metric.startswith(tuple(f"{peer}_" for peer in PEERS)):
-                found.setdefault(cell, {})[benchmark, metric] = value
-    return found
+                scores.setdefault(cell, {})[benchmark, metric] = value
+    return scores
 
 
 def _best(
     columns: list[tuple[str, str]], scores: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> dict[tuple[str, str], float]:
-    found = {}
+    best = {}
     for column in columns:
         values = {each[column] for each in scores.values() if column in each}
         if len(values) > 1:
-            found[column] = min(values) if smaller_is_better(column[1]) else max(values)
-    return found
+            best[column] = min(values) if smaller_is_better(column[1]) else max(values)
+    return best
 
 
 def _figures(
@@ -266,10 +266,10 @@ def _figures(
     scores: list[tuple[str, str, Mapping[str, Any]]] = []
     costs: list[tuple[str, Mapping[str, Any]]] = []
     for view in stages:
-        nested = {name: found for name, found in view.metrics.items() if isinstance(found, Mapping)}
+        nested = {name: values for name, values in view.metrics.items() if isinstance(values, Mapping)}
         scores += [
-            (view.id, name, {key: value for key, value in found.items() if isinstance(value, int | float)})
-            for name, found in nested.items()
+            (view.id, name, {key: value for key, value in values.items() if isinstance(value, int | float)})
+            for name, values in nested.items()
         ]
         mine = {key: view.metrics[key] for key in TRAINING if isinstance(view.metrics.get(key), int | float)}
         if mine:

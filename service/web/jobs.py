@@ -49,7 +49,7 @@ class Filters:
     """The last job of the page before."""
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         return {"show": self.show, "search": self.search, "after": self.after}
 
 
@@ -147,11 +147,11 @@ async def _messages(
 
 def _still_there(store: Store, visitor: Visitor, missing: Sequence[str]) -> list[Job]:
     """Jobs that left the filter while the page shows them: they stay in place and tell their new state."""
-    found = []
+    jobs = []
     for identifier in missing[:PAGE_SIZE]:
         with suppress(NotFound):  # deleted
-            found.append(store.job(identifier, visitor.project))
-    return found
+            jobs.append(store.job(identifier, visitor.project))
+    return jobs
 
 
 SILENT = 90.0

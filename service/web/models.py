@@ -106,8 +106,8 @@ PAGE_SIZE = 50
 @router.get("/models")
 def models(request: Request, visitor: Seen, after: Annotated[str, Query(max_length=64)] = "") -> Response:
     """All published models, newest first."""
-    found = service_of(request).store.models(visitor.project, after=after or None, limit=PAGE_SIZE + 1)
-    return page(request, "models.html.jinja", visitor, models=found[:PAGE_SIZE], more=len(found) > PAGE_SIZE)
+    models = service_of(request).store.models(visitor.project, after=after or None, limit=PAGE_SIZE + 1)
+    return page(request, "models.html.jinja", visitor, models=models[:PAGE_SIZE], more=len(models) > PAGE_SIZE)
 
 
 @router.get("/models/{model_id}")
@@ -115,14 +115,14 @@ def model(request: Request, visitor: Seen, model_id: str) -> Response:
     """One model by its id, or the newest of a name."""
     service = service_of(request)
     try:
-        found = service.store.model_by_id(model_id, visitor.project)
+        model = service.store.model_by_id(model_id, visitor.project)
     except NotFound:
-        found = service.store.model(visitor.project, model_id)
-    versions = service.store.models(found.project, name=found.name, limit=20)
-    job = service.store.job(found.job, visitor.project)
-    text = read_card(Path(found.path))
+        model = service.store.model(visitor.project, model_id)
+    versions = service.store.models(model.project, name=model.name, limit=20)
+    job = service.store.job(model.job, visitor.project)
+    text = read_card(Path(model.path))
     card = None if text is None else rendered(service.redactor.text(text))
-    return page(request, "model.html.jinja", visitor, model=found, versions=versions, job=job, card=card)
+    return page(request, "model.html.jinja", visitor, model=model, versions=versions, job=job, card=card)
 
 
 FIRST = ("f1", "accuracy", "matthews_correlation", "exact_match", "pearson", "perplexity")
@@ -138,13 +138,13 @@ def leaderboard(
 ) -> Response:
     """All scores on a benchmark; without a name, on the one with the most."""
     store = service_of(request).store
-    found: dict[str, dict[str, int]] = {}
+    benchmarks: dict[str, dict[str, int]] = {}
     for name, measure, count in store.benchmarks(visitor.project):
         if measure not in COUNTS and not measure.startswith(tuple(f"{peer}_" for peer in PEERS)):
-            found.setdefault(name, {})[measure] = count
-    if not benchmark and found:
-        benchmark = max(found, key=lambda name: max(found[name].values()))
-    metrics = found.get(benchmark, {})
+            benchmarks.setdefault(name, {})[measure] = count
+    if not benchmark and benchmarks:
+        benchmark = max(benchmarks, key=lambda name: max(benchmarks[name].values()))
+    metrics = benchmarks.get(benchmark, {})
     if metric not in metrics:
         metric = next((each for each in FIRST if each in metrics), next(iter(metrics), ""))
     rows = store.leaderboard(visitor.project, benchmark, metric) if metric else []
@@ -153,7 +153,7 @@ def leaderboard(
         request,
         "leaderboard.html.jinja",
         visitor,
-        benchmarks=found,
+        benchmarks=benchmarks,
         benchmark=benchmark,
         metric=metric,
         metrics=metrics,

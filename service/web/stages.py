@@ -62,29 +62,29 @@ class StageView:
 def stages_of(job: Job, events: Iterable[Event], results: Sequence[StageResult]) -> list[StageView]:
     """The recipe's model and stages in order, each with its state. Stages that only events know, such as
     `tokenizer`, come too."""
-    found = {view.id: view for view in planned(job.request.recipe, job.request.overrides)}
+    views = {view.id: view for view in planned(job.request.recipe, job.request.overrides)}
     current: str | None = None
     for event in events:
         if event.stage is None:
-            if event.event in ("failed", "stopped") and current in found:
-                found[current] = replace(found[current], state=event.event)
+            if event.event in ("failed", "stopped") and current in views:
+                views[current] = replace(views[current], state=event.event)
             continue
-        before = found.get(event.stage) or StageView(event.stage, event.stage, (START,) if START in found else ())
+        before = views.get(event.stage) or StageView(event.stage, event.stage, (START,) if START in views else ())
         current = event.stage
-        found[event.stage] = _after(before, event)
-    found = _with_progress(found, job)
+        views[event.stage] = _after(before, event)
+    views = _with_progress(views, job)
     for result in results:
         if "/" in result.stage:  # of a study's cell
             continue
-        before = found.get(result.stage) or StageView(result.stage, result.stage)
+        before = views.get(result.stage) or StageView(result.stage, result.stage)
         state = "reused" if result.reused else "done"
-        found[result.stage] = replace(before, state=state, seconds=result.seconds, metrics=result.metrics, what="")
+        views[result.stage] = replace(before, state=state, seconds=result.seconds, metrics=result.metrics, what="")
     ended = {State.FAILED: "failed", State.CANCELLED: "stopped", State.PAUSED: "stopped", State.QUEUED: "waiting"}.get(
         job.state
     )
     if ended is not None:
-        found = {key: replace(view, state=ended) if view.state == "running" else view for key, view in found.items()}
-    return list(found.values())
+        views = {key: replace(view, state=ended) if view.state == "running" else view for key, view in views.items()}
+    return list(views.values())
 
 
 def _after(view: StageView, event: Event) -> StageView:
@@ -105,19 +105,19 @@ def _after(view: StageView, event: Event) -> StageView:
     return view
 
 
-def _with_progress(found: dict[str, StageView], job: Job) -> dict[str, StageView]:
+def _with_progress(views: dict[str, StageView], job: Job) -> dict[str, StageView]:
     """The current stage with its step, and with what it is doing."""
     progress = job.progress
-    view = found.get(str(progress.get("stage")))
+    view = views.get(str(progress.get("stage")))
     if view is None or view.state != "running":
-        return found
+        return views
     now = replace(
         view,
         step=_whole(progress.get("step")),
         total=_whole(progress.get("total")),
         what=str(progress.get("what") or ""),
     )
-    return {**found, view.id: now}
+    return {**views, view.id: now}
 
 
 def _whole(value: object) -> int | None:

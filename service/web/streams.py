@@ -63,13 +63,13 @@ class PageParts:
 
     def fresh(self, parts: Mapping[str, str]) -> dict[str, str]:
         """The parts that differ from what was sent last."""
-        found = {}
+        changed = {}
         for name, html in parts.items():
             digest = hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()
             if self._seen.get(name) != digest:
                 self._seen[name] = digest
-                found[name] = html
-        return found
+                changed[name] = html
+        return changed
 
 
 def message(event: str, data: Any) -> ServerSentEvent:

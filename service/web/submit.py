@@ -70,7 +70,7 @@ def plain(data: Mapping[str, object], text: str) -> dict[str, Any]:
     stages = data.get("stages")
     if not isinstance(stages, tuple):
         return dict(data)
-    kept = [
+    without_ids = [
         {
             key: value
             for key, value in stage.items()
@@ -80,7 +80,7 @@ def plain(data: Mapping[str, object], text: str) -> dict[str, Any]:
         else stage
         for stage in stages
     ]
-    return {**data, "stages": kept}
+    return {**data, "stages": without_ids}
 
 
 async def posted_draft(request: Request, visitor: Visitor) -> tuple[FormDraft, Mapping[str, str]]:
@@ -138,14 +138,14 @@ def mistakes_of(service: Service, visitor: Visitor, draft: FormDraft) -> list[di
     try:
         fit(service.store, service.settings, service.checker, visitor.home, wish_of(draft))
     except RecipeError as error:
-        known = names(form_of(draft.data)) if shown_as_form(draft) else set()
-        ids = _named_ids(service, draft) if known else []
+        fields = names(form_of(draft.data)) if shown_as_form(draft) else set()
+        ids = _named_ids(service, draft) if fields else []
         return [
             {
                 "line": each.line,
                 "key": each.key,
                 "message": each.message,
-                "field": field_of(each.key, ids, known) if each.key else "",
+                "field": field_of(each.key, ids, fields) if each.key else "",
             }
             for each in error.mistakes
         ]
@@ -193,7 +193,7 @@ def _page(
     visitor: Visitor,
     draft: FormDraft,
     mode: str,
-    found: list[dict[str, Any]] | None = None,
+    mistakes: list[dict[str, Any]] | None = None,
     status: int = 200,
     say: str = "",
 ) -> Response:
@@ -203,7 +203,7 @@ def _page(
             say or "The form cannot show this text: it is not a recipe that can be read, or too long a one.",
         )
     by_field: dict[str, list[str]] = {}
-    for each in found or ():
+    for each in mistakes or ():
         by_field.setdefault(each["field"], []).append(each["message"])
     return page(
         request,
@@ -213,7 +213,7 @@ def _page(
         draft=draft,
         mode=mode,
         form=form_of(draft.data) if mode != "yaml" else None,
-        mistakes=found,
+        mistakes=mistakes,
         by_field=by_field,
         examples=examples(),
         key=secrets.token_urlsafe(16),
@@ -262,8 +262,8 @@ async def check(request: Request, visitor: Submitting) -> Response:
     """What is wrong with the draft, as the page's script wants it."""
     draft, _ = await posted_draft(request, visitor)
     service = service_of(request)
-    found = await service.lanes.checks.run(visitor.caller.token, mistakes_of, service, visitor, draft)
-    return JSONResponse({"mistakes": found, "text": draft.text}, headers=HEADERS)
+    mistakes = await service.lanes.checks.run(visitor.caller.token, mistakes_of, service, visitor, draft)
+    return JSONResponse({"mistakes": mistakes, "text": draft.text}, headers=HEADERS)
 
 
 @router.post("/submit")
@@ -277,9 +277,9 @@ def _submit(request: Request, visitor: Visitor, draft: FormDraft, form: Mapping[
     service = service_of(request)
     refuse_without_isolation(service, visitor.caller)
     mode = "yaml" if "text" in form else "form"
-    found = mistakes_of(service, visitor, draft)
-    if found:
-        return _page(request, visitor, draft, mode, found, 422)
+    mistakes = mistakes_of(service, visitor, draft)
+    if mistakes:
+        return _page(request, visitor, draft, mode, mistakes, 422)
     try:
         key = f"web-{form['key']}" if KEY.fullmatch(form.get("key", "")) else None
         job, created = take(

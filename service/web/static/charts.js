@@ -65,8 +65,8 @@
       if (!data || !data[0].length) return;
       const last = (values) => { for (let n = values.length - 1; n >= 0; n--) if (values[n] != null) return values[n]; return null; };
       const many = this.curves.length > 1;
-      const told = this.curves.slice(0, 4).map((each, place) => `${many ? `${each.label} ` : ""}${words(at == null ? last(data[place + 1]) : data[place + 1][at])}`);
-      const text = `${told.join(" · ")} at ${words(at == null ? data[0][data[0].length - 1] : data[0][at])}`;
+      const readings = this.curves.slice(0, 4).map((each, place) => `${many ? `${each.label} ` : ""}${words(at == null ? last(data[place + 1]) : data[place + 1][at])}`);
+      const text = `${readings.join(" · ")} at ${words(at == null ? data[0][data[0].length - 1] : data[0][at])}`;
       this.at.textContent = at == null && this.curves.length > 2 ? "" : text;
       if (at == null) this.plot.setAttribute("aria-label", `${this.title}: ${text}`);
     }
@@ -101,13 +101,13 @@
     let chosen = null, byHand = false, shown = "";
 
     function families(curves) {
-      const found = new Map();
+      const byName = new Map();
       for (const metric of curves.keys()) {
         const name = metric.replace(/^eval_/, "");
-        if (!found.has(name)) found.set(name, []);
-        found.get(name).push(metric);
+        if (!byName.has(name)) byName.set(name, []);
+        byName.get(name).push(metric);
       }
-      return found;
+      return byName;
     }
 
     function show(force) {
@@ -136,9 +136,9 @@
     }
 
     return {
-      all(found) {
+      all(entries) {
         stages.clear();
-        for (const { stage, curves } of found) stages.set(stage, new Map(Object.entries(curves)));
+        for (const { stage, curves } of entries) stages.set(stage, new Map(Object.entries(curves)));
         show(true);
       },
       add(points) {

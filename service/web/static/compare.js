@@ -20,8 +20,8 @@
     for (const [stage, curves] of stages) drawn.push(new finery.Chart(place, `${stage}: ${choice.value.replaceAll("_", " ")}`, curves));
   }
 
-  fetch(place.dataset.curves).then((answer) => answer.json()).then((found) => {
-    jobs = found.jobs;
+  fetch(place.dataset.curves).then((answer) => answer.json()).then((body) => {
+    jobs = body.jobs;
     const metrics = new Map();
     for (const job of jobs) for (const { curves } of job.stages) for (const name of Object.keys(curves)) metrics.set(name, (metrics.get(name) || 0) + 1);
     if (!metrics.size) { place.querySelector(".placeholder").textContent = "None of these jobs has a curve yet."; return; }

@@ -3,8 +3,8 @@
   const MOST_LETTERS = 400000;
   let source = null;
 
-  function parts(found) {
-    for (const [name, html] of Object.entries(found)) {
+  function parts(fresh) {
+    for (const [name, html] of Object.entries(fresh)) {
       const place = document.getElementById(name);
       if (!place) continue;
       const before = place.querySelector("[data-state]")?.dataset.state;

@@ -13,8 +13,8 @@
     try {
       const answer = await fetch("/submit/check", { method: "POST", body: data, signal: running.signal });
       if (!answer.ok) throw new Error(answer.status);
-      const found = await answer.json();
-      if (form() === place) show(found);
+      const result = await answer.json();
+      if (form() === place) show(result);
     } catch (error) {
       if (error.name !== "AbortError") verdict("The check is not answered; it is done again when you submit.", "");
     }
@@ -29,10 +29,10 @@
   function show({ mistakes, text }) {
     const place = form();
     const fields = new Map([...place.querySelectorAll("[data-mistake]")].map((each) => [each.dataset.mistake, each]));
-    const told = new Map();
-    for (const each of mistakes) told.set(each.field, [...(told.get(each.field) || []), each.message]);
+    const messages = new Map();
+    for (const each of mistakes) messages.set(each.field, [...(messages.get(each.field) || []), each.message]);
     for (const [name, slot] of fields) {
-      const words = (told.get(name) || []).join(" ");
+      const words = (messages.get(name) || []).join(" ");
       if (slot.textContent.trim() !== words) slot.textContent = words;
       const input = place.querySelector(`[data-field="${CSS.escape(name)}"]`);
       if (input) { if (words) input.setAttribute("aria-invalid", "true"); else input.removeAttribute("aria-invalid"); }
