@@ -442,86 +442,65 @@ def test_a_port_is_refused_even_where_private_endpoints_are_allowed(isolated, ho
     assert text.splitlines() == ["b'of the server /x'", "HTTP Error 403: Refused"]
 
 
-def test_what_a_recipe_needs_works(isolated, home):
-    code = """
+WORK = """
 import os, tempfile, multiprocessing, pathlib
-import torch, transformers, datasets
-import pipelines
-from torch.utils.data import DataLoader
-for folder in ("runs/demo", "published/m", "cache/stages"):
-    os.makedirs(folder, exist_ok=True)
-    pathlib.Path(folder, "made").write_text("x")
-pathlib.Path("runs/link").symlink_to("demo")
-pathlib.Path(os.environ["TMPDIR"], "t").write_text("x")
-with tempfile.NamedTemporaryFile() as file:
-    file.write(b"x")
-assert os.path.isdir(os.environ["HOME"])
-assert pathlib.Path("recipe.yaml").read_text() == pathlib.Path("inputs/file-9/rows.jsonl").read_text() == "content\\n"
-assert [int(batch.sum()) for batch in DataLoader(torch.arange(8), batch_size=4, num_workers=1)] == [6, 22]
-pathlib.Path("/dev/null").write_text("x")
-print(len(open("/dev/urandom", "rb").read(4)), os.cpu_count() > 0, open("/proc/self/status").readline().split()[0])
+import torch, torch.distributed as d
+d.init_process_group("gloo")
+x = torch.ones(1)
+d.all_reduce(x)
+os.write(1, f"sum {int(x)}\\n".encode())
+if d.get_rank() == 0:
+    import transformers, datasets, pipelines
+    from huggingface_hub import hf_hub_download
+    from torch.utils.data import DataLoader
+    path = hf_hub_download("o/n", "rows.jsonl", repo_type="dataset")
+    assert open(path).read().count("text") == len(datasets.load_dataset("json", data_files=path, split="train")) == 2
+    for folder in ("runs/demo", "published/m", "cache/stages"):
+        os.makedirs(folder, exist_ok=True)
+        pathlib.Path(folder, "made").write_text("x")
+    pathlib.Path("runs/link").symlink_to("demo")
+    pathlib.Path(os.environ["TMPDIR"], "t").write_text("x")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"x")
+    assert os.path.isdir(os.environ["HOME"])
+    assert pathlib.Path("recipe.yaml").read_text() == pathlib.Path("inputs/file-9/rows.jsonl").read_text() == "content\\n"
+    assert [int(batch.sum()) for batch in DataLoader(torch.arange(8), batch_size=4, num_workers=1)] == [6, 22]
+    pathlib.Path("/dev/null").write_text("x")
+    os.write(1, b"works\\n")
+    assert len(open("/dev/urandom", "rb").read(4)) == 4 and os.cpu_count() and open("/proc/self/status").readline()
+d.barrier()
+d.destroy_process_group()
 """
-    end, text = run(isolated, home.spec(python(code)), 120)
-    assert end == Exited(0), text
-    assert text.splitlines()[-1] == "4 True Name:"
-    assert sorted(path.name for path in (home.job / "runs").iterdir()) == ["demo", "link"]
-    assert (home.job / "published/m/made").stat().st_mode & 0o077 == 0
-    assert not list(home.job.glob("attempts/attempt-*/tmp")), "private temporary files go with the attempt"
 
 
-def test_two_ranks_meet_on_the_loopback(isolated, home):
-    (home.job / "inputs" / "ranks.py").write_text(
-        "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.ones(1)\nd.all_reduce(x)\nos.write(1, f'sum {int(x)}\\n'.encode())\nd.destroy_process_group()\n"
-    )
-    command = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--master_port=0",
-        "--rdzv_backend=c10d",
-        "--rdzv_endpoint=127.0.0.1:0",
-    )
-    end, text = run(isolated, home.spec((*command, str(home.job / "inputs" / "ranks.py"))), 120)
-    assert end == Exited(0), text
-    assert text.count("sum 2") == 2
+class Hub(Quiet):
+    """A stand-in for the Hub on this machine."""
 
-
-def test_files_of_the_hub_are_fetched_through_the_egress_proxy(isolated, home, tmp_path):
-    """A stand-in for the Hub on this machine; `private_endpoints` lets the proxy reach it, as an operator's mirror would be."""
-
-    class Hub(Quiet):
-        def do_GET(self):
-            if self.path.startswith("/api/"):
-                return self._say(
-                    b'{"id": "o/n", "sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": "rows.jsonl"}]}',
-                    "application/json",
-                )
+    def do_GET(self):
+        if self.path.startswith("/api/"):
+            listed = {"id": "o/n", "sha": "a" * 40, "siblings": [{"rfilename": "rows.jsonl"}]}
+            self._say(json.dumps(listed).encode(), "application/json")
+        else:
             self._say(b'{"text": "one"}\n{"text": "two"}\n', "text/plain")
-            return None
 
-        def _say(self, content, kind):
-            self.send_response(200)
-            for name, value in {
-                "Content-Type": kind,
-                "Content-Length": str(len(content)),
-                "ETag": '"0123"',
-                "X-Repo-Commit": "a" * 40,
-                "Accept-Ranges": "bytes",
-            }.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
+    def _say(self, content, kind):
+        self.send_response(200)
+        named = {"Content-Type": kind, "Content-Length": str(len(content)), "Accept-Ranges": "bytes"}
+        for name, value in {**named, "ETag": '"0123"', "X-Repo-Commit": "a" * 40}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
 
+
+def test_what_a_run_of_two_ranks_needs_works(isolated, home):
+    """Its folders, ranks that meet on the loopback, workers, and the Hub through the egress proxy, which
+    `private_endpoints` lets reach a stand-in on this machine, as it would an operator's mirror."""
+    (home.job / "inputs" / "ranks.py").write_text(WORK)
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0")
+    command += ("--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", str(home.job / "inputs" / "ranks.py"))
     made = http.server.ThreadingHTTPServer(("127.0.0.2", 0), Hub)
     threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-    code = """
-import datasets
-from huggingface_hub import hf_hub_download
-path = hf_hub_download("o/n", "rows.jsonl", repo_type="dataset")
-print(open(path).read().count("text"), len(datasets.load_dataset("json", data_files=path, split="train")))
-"""
     environment = {
         "HF_ENDPOINT": f"http://127.0.0.2:{made.server_address[1]}",
         "HF_HOME": str(home.home / "hub/acme"),
@@ -529,15 +508,16 @@ print(open(path).read().count("text"), len(datasets.load_dataset("json", data_fi
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
     try:
-        end, text = run(isolated, home.spec(python(code), environment, private_endpoints=True), 120)
-        assert end == Exited(0), text
-        assert text.splitlines()[-1] == "2 2"
-        assert list((home.home / "hub/acme").rglob("rows.jsonl"))
-        end, text = run(isolated, home.spec(python(code.replace("rows", "more")), environment), 120)
-        assert end.code == 1, "without private_endpoints the same address is refused"
+        end, text = run(isolated, home.spec(command, environment, private_endpoints=True), 120)
     finally:
         made.shutdown()
         made.server_close()
+    assert end == Exited(0), text
+    assert (text.count("sum 2"), text.count("works")) == (2, 1)
+    assert list((home.home / "hub/acme").rglob("rows.jsonl"))
+    assert sorted(path.name for path in (home.job / "runs").iterdir()) == ["demo", "link"]
+    assert (home.job / "published/m/made").stat().st_mode & 0o077 == 0
+    assert not list(home.job.glob("attempts/attempt-*/tmp")), "private temporary files go with the attempt"
 
 
 def test_a_place_that_cannot_be_isolated_ends_before_the_command_runs(home, monkeypatch):

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -79,27 +80,17 @@ def kept(settings: Settings) -> list[Path]:
     return [path for path in (settings.home / "secrets").rglob("*") if path.is_file()]
 
 
-def test_the_list_is_long_enough() -> None:
+def test_no_other_name_is_taken_anywhere(served: Served) -> None:
     assert len(set(RULING)) >= 90
-
-
-@pytest.mark.parametrize("name", RULING)
-def test_no_other_name_is_taken_anywhere(served: Served, name: str) -> None:
-    from urllib.parse import quote
-
-    answer = served.submitter.put(f"/api/v1/secrets/{quote(name, safe='')}", json={"value": "x"})
-    assert answer.status_code == 422, answer.text
-    assert "cannot name a secret" in answer.text
-    assert (
-        served.admin.put(
-            f"/api/v1/server-secrets/{quote(name, safe='')}",
-            json={"projects": ["acme"], "hosts": ["a.example"], "value": "x"},
-        ).status_code
-        == 422
-    )
-    assert kept(served.settings) == []
-    answer = served.submitter.post("/api/v1/jobs", json={"recipe": RECIPE, "secrets": [name]})
-    assert answer.status_code == 422, answer.text
+    bound = {"projects": ["acme"], "hosts": ["a.example"], "value": "x"}
+    for name in RULING:
+        answer = served.submitter.put(f"/api/v1/secrets/{quote(name, safe='')}", json={"value": "x"})
+        assert answer.status_code == 422, (name, answer.text)
+        assert "cannot name a secret" in answer.text
+        assert served.admin.put(f"/api/v1/server-secrets/{quote(name, safe='')}", json=bound).status_code == 422, name
+        assert kept(served.settings) == [], name
+        answer = served.submitter.post("/api/v1/jobs", json={"recipe": RECIPE, "secrets": [name]})
+        assert answer.status_code == 422, (name, answer.text)
     assert served.store.jobs("acme", limit=1) == []
 
 
