@@ -314,12 +314,10 @@ def serving() -> Iterator[StandIn]:
 def connect(hub: StandIn, monkeypatch: Any) -> None:
     """Point the real client at the stand-in, on line, with its token, by plain LFS, waiting milliseconds."""
     import huggingface_hub.constants as constants
-    from huggingface_hub.hf_api import api
     from huggingface_hub.utils import close_session
 
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(api, "endpoint", hub.url)  # the client that transformers asks by, made at its import
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr("pipelines.publishing.destinations.hub.WAITS", (0.01, 0.01))

@@ -32,7 +32,7 @@ from service.web.sessions import COOKIE, Sessions
 from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, Served
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GOOD = {
     "id": 1,
     "time": "2026-11-21T10:00:00+00:00",
