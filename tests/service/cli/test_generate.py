@@ -46,14 +46,6 @@ def test_they_stand_side_by_side_where_there_is_room_and_below_each_other_where_
     assert all(len(line) <= 60 for line in narrow)
 
 
-def test_five_in_a_width_of_eighty_are_two_and_two_and_one():
-    lines = shown(continued("greedy", "beam 4", "sample 1", "sample 2", "sample 3"), 80).splitlines()
-    titles = [
-        [name for name in ("greedy", "beam 4", "sample 1", "sample 2", "sample 3") if name in line] for line in lines
-    ]
-    assert [each for each in titles if each] == [["greedy", "beam 4"], ["sample 1", "sample 2"], ["sample 3"]]
-
-
 def test_nothing_written_is_said():
     out = shown(continued("greedy", text="", tokens=0, log_probability_per_token=None, distinct_2=None))
     assert "(nothing)" in out

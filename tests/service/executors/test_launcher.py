@@ -15,6 +15,7 @@ from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
 from service.executors.records import read_console, tail
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
+from tests.words import words_of
 
 
 @pytest.fixture
@@ -47,18 +48,7 @@ def test_it_imports_nothing_but_light_modules_of_the_standard_library():
         names |= {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
     ours = {f"service.executors.{name}" for name in ("process_tree", "records")}
-    assert names == ours | {
-        "__future__",
-        "ctypes",
-        "fcntl",
-        "json",
-        "os",
-        "resource",
-        "select",
-        "signal",
-        "sys",
-        "time",
-    }
+    assert names == ours | set(words_of("__future__ ctypes fcntl json os resource select signal sys time"))
 
 
 def test_a_start_costs_little_processor_time(world):

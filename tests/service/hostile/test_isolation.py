@@ -38,6 +38,7 @@ from service.supervisor import Supervisor
 from tests.conftest import REPOSITORY
 from tests.service.executors.worlds import ended, printed
 from tests.service.served import RECIPE, YAML, Served
+from tests.words import words_of
 
 HOST = "here"
 MODES = {
@@ -110,19 +111,11 @@ class Home:
         self.home = folder / "home"
         self.files = {
             name: self.home / name
-            for name in (
-                "admin.token",
-                "web.key",
-                "finery.db",
-                "secrets/acme/HF_TOKEN",
-                "files/others/file-1",
-                "models/others/theirs/0123/model.safetensors",
-                "jobs/job-theirs/recipe.yaml",
-                "jobs/job-theirs/runs/demo/events.jsonl",
-                "cache/others/stages/ff00/weights",
-                "jobs/job-mine/attempts/earlier/console/0.log",
-                "hub/others/token",
-                "serve.lock",
+            for name in words_of(
+                "admin.token web.key finery.db secrets/acme/HF_TOKEN files/others/file-1 "
+                "models/others/theirs/0123/model.safetensors jobs/job-theirs/recipe.yaml "
+                "jobs/job-theirs/runs/demo/events.jsonl cache/others/stages/ff00/weights "
+                "jobs/job-mine/attempts/earlier/console/0.log hub/others/token serve.lock"
             )
         }
         self.shared = self.home / "cache/acme/stages/aa11/weights"
@@ -236,14 +229,7 @@ def test_nothing_of_the_home_but_the_job_s_own_parts_can_be_read_listed_or_chang
     theirs = [str(path) for path in home.files.values()]
     folders = [
         str(home.home / name)
-        for name in (
-            "secrets",
-            "files",
-            "models/others",
-            "jobs/job-theirs",
-            "cache/others",
-            "jobs/job-mine/attempts/earlier",
-        )
+        for name in words_of("secrets files models/others jobs/job-theirs cache/others jobs/job-mine/attempts/earlier")
     ]
     ours = [str(home.shared), str(home.model), str(home.input), str(home.job / "recipe.yaml")]
     code = [str(REPOSITORY / "service" / "settings.py"), "/etc/passwd", str(REPOSITORY / "planted.py")]

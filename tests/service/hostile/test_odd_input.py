@@ -15,6 +15,7 @@ from service.settings import read_settings
 from service.web.sessions import COOKIE, Sessions
 from tests.service.hostile.test_connections import serving
 from tests.service.served import RECIPE, YAML, application
+from tests.words import words_of
 
 ODD = {
     "half a character": "%ED%A0%80",
@@ -124,19 +125,10 @@ def test_no_recipe_breaks_the_check(served, recorded, recipe):
 
 @pytest.mark.parametrize(
     "header",
-    [
-        "Authorization",
-        "X-Finery-Project",
-        "Idempotency-Key",
-        "Last-Event-ID",
-        "Upload-Offset",
-        "Content-Length",
-        "Range",
-        "Cookie",
-        "Accept",
-        "X-Request-ID",
-        "If-None-Match",
-    ],
+    words_of(
+        "Authorization X-Finery-Project Idempotency-Key Last-Event-ID Upload-Offset Content-Length Range "
+        "Cookie Accept X-Request-ID If-None-Match"
+    ),
 )
 def test_no_header_breaks_a_route(served, recorded, header):
     served.app.state.web_sessions = Sessions(served.store, served.settings.home)
@@ -162,21 +154,11 @@ def test_no_header_breaks_a_route(served, recorded, header):
     assert not [record for record in recorded.records if record.exc_info]
 
 
-PAGES = (
-    "/jobs",
-    "/jobs/{}",
-    "/jobs/{}/diff",
-    "/jobs/{}/curves",
-    "/jobs/{}/log",
-    "/compare",
-    "/compare/curves",
-    "/leaderboard",
-    "/submit",
-    "/models",
-    "/models/{}",
-    "/studies",
-    "/hosts",
-    "/static/{}",
+PAGES = tuple(
+    words_of(
+        "/jobs /jobs/{} /jobs/{}/diff /jobs/{}/curves /jobs/{}/log /compare /compare/curves /leaderboard "
+        "/submit /models /models/{} /studies /hosts /static/{}"
+    )
 )
 
 
@@ -190,20 +172,7 @@ def test_no_page_breaks_at_odd_words(served, recorded, page):
     for odd in ODD.values():
         words = "&".join(
             f"{name}={odd}"
-            for name in (
-                "after",
-                "search",
-                "job",
-                "against",
-                "benchmark",
-                "metric",
-                "like",
-                "example",
-                "mode",
-                "attempt",
-                "show",
-                "name",
-            )
+            for name in words_of("after search job against benchmark metric like example mode attempt show name")
         )
         answered(client, "get", f"{page.format(odd)}?{words}", headers=headers)
     assert not [record for record in recorded.records if record.exc_info]

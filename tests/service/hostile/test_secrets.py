@@ -30,6 +30,7 @@ from service.settings import Settings, read_settings
 from service.store.store import Store
 from tests.service.attempts.conftest import Server
 from tests.service.served import RECIPE, Served
+from tests.words import words_of
 
 RULING = [
     # the loader, the C library and its helpers
@@ -420,13 +421,10 @@ def test_the_hub_s_token_is_no_judge_s_key_unless_listed(
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "https://evil.example/v1",
-        "https://api.openai.com.evil.example/v1",
-        "http://api.openai.com/v1",
-        "https://api.openai.com:8443/v1",
-        "https://evil.example/api.openai.com",
-    ],
+    words_of(
+        "https://evil.example/v1 https://api.openai.com.evil.example/v1 http://api.openai.com/v1 "
+        "https://api.openai.com:8443/v1 https://evil.example/api.openai.com"
+    ),
 )
 def test_another_host_is_refused_at_submission(url: str, served: Served, own: str) -> None:
     served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]})
