@@ -26,6 +26,7 @@ from service.store.tables import metadata
 from tests.covering import covering
 from tests.service.chaos.recipes import TINY
 from tests.service.databases import fresh_postgresql, missing
+from tests.service.executors.worlds import until
 
 SERVER = Path(__file__).parents[1] / "chaos" / "server.py"
 BOTH = ("sqlite", "postgresql")
@@ -350,13 +351,6 @@ def kill_attempts(home):
             continue
 
 
-def until(done, seconds=90):
-    limit = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < limit, "it took too long"
-        time.sleep(0.2)
-
-
 @OTHER_WAY_LONG
 def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(url, tmp_path):
     home, target = tmp_path / "home", tmp_path / "b.tar"
@@ -385,7 +379,7 @@ def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(
 
         for number in range(3):
             submit(number)
-        until(lambda: reach(port, "/api/v1/jobs/counts", token)["running"] >= 2)
+        until(lambda: reach(port, "/api/v1/jobs/counts", token)["running"] >= 2, 90, pause=0.2)
         thread = threading.Thread(target=submitting)
         thread.start()
         begun = time.time()
@@ -429,7 +423,7 @@ def test_a_working_server_is_kept_killed_and_brought_back_and_the_queue_goes_on(
                 recipe.replace("NAME", "new").encode(),
                 **{"Content-Type": "application/yaml"},
             )["id"]
-            until(lambda: all(job.over for job in store.jobs(limit=500)))
+            until(lambda: all(job.over for job in store.jobs(limit=500)), 90, pause=0.2)
             ended = {job.id: job for job in store.jobs(limit=500)}
             assert ended[new].state is State.SUCCEEDED
             assert {job.state for job in ended.values()} <= {State.SUCCEEDED, State.CANCELLED}, [

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service import logs
 from service.api import connections
 from service.api.connections import AT_ONCE, Places, ServerConnection, _quietly, listen, server_of
+from tests.service.executors.worlds import until
 
 
 @contextlib.contextmanager
@@ -32,9 +33,7 @@ def serving(served, files=4096, **settings):
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        limit = time.monotonic() + 20
-        while not server.started and time.monotonic() < limit:
-            time.sleep(0.01)
+        until(lambda: server.started)
         yield listener.getsockname()[1], server.config.http_protocol_class.places
     finally:
         server.should_exit = True
@@ -112,9 +111,7 @@ def test_one_address_has_so_many_places(served):
         with connect(port) as refused:
             assert answer_of(refused).startswith(b"HTTP/1.1 503")
         kept.pop().close()
-        limit = time.monotonic() + 20
-        while len(places.open) > 4 and time.monotonic() < limit:
-            time.sleep(0.01)
+        until(lambda: len(places.open) <= 4)
         assert healthy(port), "a place that was left is free"
         for each in kept:
             each.close()
@@ -153,10 +150,7 @@ def test_slow_headers_are_not_waited_for(served, begun):
         else:
             pytest.fail("the connection is still open")
         assert begun.startswith(b"GET /healthz HTTP/1.1\r\nHost") == (b"200 OK" in found)
-        limit = time.monotonic() + 20
-        while places.open and time.monotonic() < limit:
-            time.sleep(0.01)
-        assert not places.open
+        until(lambda: not places.open)
 
 
 def test_a_connection_between_two_requests_is_closed_when_it_is_idle(served):
@@ -195,13 +189,8 @@ def test_an_answer_that_is_not_read_is_given_up(served, monkeypatch):
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(("127.0.0.1", port))
         slow.sendall(head.encode())
-        limit = time.monotonic() + 10
-        while not places.open and time.monotonic() < limit:
-            time.sleep(0.01)
-        limit = time.monotonic() + 30
-        while places.open and time.monotonic() < limit:
-            time.sleep(0.05)
-        assert not places.open
+        until(lambda: places.open)
+        until(lambda: not places.open)
         slow.close()
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from service.safety import network_recipes
 from service.safety import network_recipes as materialise
 from service.safety.network_recipes import MOST_CHARACTERS, MOST_DEPTH, MOST_OVERRIDES, MOST_VALUES, Known, check
 from service.web import job as differences
+from tests.service.executors.worlds import until
 from tests.service.served import RECIPE, YAML, listening
 
 CHILD_MEMORY = 64 << 20
@@ -264,10 +264,7 @@ def test_workers_end_with_the_server_even_if_it_is_killed():
         pids = server.stdout.readline().split()
         server.kill()
     assert len(pids) == 2
-    limit = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
 
 
 def test_one_caller_never_has_the_whole_lane():

@@ -36,7 +36,7 @@ from service.settings import read_settings
 from service.store.store import open_store
 from service.supervisor import Supervisor
 from tests.conftest import REPOSITORY
-from tests.service.executors.worlds import ended, printed
+from tests.service.executors.worlds import ended, printed, until
 from tests.service.served import RECIPE, YAML, Served
 from tests.words import words_of
 
@@ -528,20 +528,14 @@ def test_the_proxy_and_all_else_end_with_the_attempt_and_with_the_launcher(isola
     for lose in (False, True):
         spec = home.spec(python(code))
         with attempt(isolated, spec) as (executor, handle):
-            limit = time.monotonic() + 30
-            while not (text := printed(executor, handle)) and time.monotonic() < limit:
-                time.sleep(0.02)
-            assert b"http://127.0.0.1:" in text
+            until(lambda handle=handle, executor=executor: b"http://127.0.0.1:" in printed(executor, handle), 30)
             launcher = handle.record["launcher_pid"]
             below = children(launcher)
             assert len(below) >= 2
             if lose:
                 os.kill(launcher, signal.SIGKILL)
             assert executor.kill(handle) is True
-            limit = time.monotonic() + 10
-            while [pid for pid in below if Path(f"/proc/{pid}").exists()] and time.monotonic() < limit:
-                time.sleep(0.02)
-            assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+            until(lambda below=below: not [pid for pid in below if Path(f"/proc/{pid}").exists()], 10)
             assert marked(spec.attempt_id) == []
             assert not [path for path in handle.record["private"] if Path(path).exists()], (
                 "whoever proves it dead removes its private files"
@@ -679,9 +673,7 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
             job = store.submit(
                 JobRequest(recipe=RECIPE.replace("name: demo", "name: tiny"), project="default", name="tiny")
             )[0].id
-            limit = time.monotonic() + 60
-            while store.job(job).state not in (State.SUCCEEDED, State.FAILED) and time.monotonic() < limit:
-                time.sleep(0.05)
+            until(lambda: store.job(job).over, 60)
             found = json.loads((home / "jobs" / job / "runs/tiny/found.json").read_text())
         finally:
             supervisor.stop()

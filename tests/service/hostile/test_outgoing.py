@@ -6,7 +6,6 @@ import asyncio
 import io
 import ipaddress
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -30,8 +29,6 @@ from pipelines.feedback.judges.endpoint_client import Client, Gone, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 from service.safety.fetching import FetchRefused, fetch
 from service.safety.network_recipes import unfit_endpoint
-from service.settings import read_settings
-from service.store.store import Store
 from tests.conftest import REPOSITORY
 from tests.service.served import Served
 from tests.service.tls import self_signed
@@ -161,15 +158,6 @@ def spellings(address: str) -> list[str]:
         address.replace(".", "。"),
         *(f"[{each}]" for each in forms(address)),
     ]
-
-
-@pytest.fixture
-def served(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Served]:
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
-    settings = read_settings({}, home=tmp_path, burst=10_000)
-    store = Store(settings.url)
-    yield Served(settings, store)
-    store.close()
 
 
 RECIPE = """\

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,9 +24,9 @@ from service.attempts.watching import Watcher
 from service.disk import sweep_secrets
 from service.executors.records import delete_secrets, write_secrets
 from service.safety import secrets
-from service.settings import Settings, read_settings
-from service.store.store import Store
+from service.settings import Settings
 from tests.service.attempts.conftest import Server
+from tests.service.executors.worlds import until
 from tests.service.served import RECIPE, Served
 from tests.words import words_of
 
@@ -66,15 +64,6 @@ stages:
 
 def judged(url: str, key: str) -> str:
     return JUDGED.format(url=url, key=key)
-
-
-@pytest.fixture
-def served(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Served]:
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
-    settings = read_settings({}, home=tmp_path, burst=10_000)
-    store = Store(settings.url)
-    yield Served(settings, store)
-    store.close()
 
 
 def kept(settings: Settings) -> list[Path]:
@@ -205,13 +194,6 @@ def printed(place: Path) -> str:
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def until(condition: Any) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def test_no_process_of_an_attempt_has_a_secret_in_its_environment(server: Any, tmp_path: Path) -> None:
