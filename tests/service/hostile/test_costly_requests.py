@@ -213,18 +213,19 @@ def workers_of(checker):
     return [each for each in checker._idle.queue if each is not None]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_worker_that_does_not_answer_is_replaced_and_the_recipe_refused(checker, number):
-    checker.read(RECIPE)
-    (worker,) = workers_of(checker)
-    worker._seconds = 0.2
-    ready = worker.ask
-    worker.ask = lambda request: os.kill(worker.pid, number) or ready(request)
-    with pytest.raises(RecipeError, match="takes too long to check"):
-        checker.check(RECIPE, (), Known(), 1)
-    assert worker.pid not in {each.pid for each in workers_of(checker)}
-    assert not Path(f"/proc/{worker.pid}").exists(), "killed, and not left as a zombie"
-    assert checker.check(RECIPE, (), Known(), 1).name == "demo", "what was refused for its time is tried again"
+def test_a_worker_that_does_not_answer_is_replaced_and_the_recipe_refused(checker):
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        recipe = f"{RECIPE}# {number}\n"
+        checker.read(recipe)
+        (worker,) = workers_of(checker)
+        worker._seconds = 0.2
+        ready = worker.ask
+        worker.ask = lambda request, pid=worker.pid, number=number, ready=ready: os.kill(pid, number) or ready(request)
+        with pytest.raises(RecipeError, match="takes too long to check"):
+            checker.check(recipe, (), Known(), 1)
+        assert worker.pid not in {each.pid for each in workers_of(checker)}
+        assert not Path(f"/proc/{worker.pid}").exists(), "killed, and not left as a zombie"
+        assert checker.check(recipe, (), Known(), 1).name == "demo", "what was refused for its time is tried again"
 
 
 def test_a_recipe_that_takes_too_much_memory_is_refused(served):
