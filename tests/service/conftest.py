@@ -48,13 +48,19 @@ def emptied(url: str) -> str:
     return url
 
 
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """The URL of an empty, migrated SQLite database."""
+    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
+    return f"sqlite:///{tmp_path / 'finery.db'}"
+
+
 @pytest.fixture(params=BOTH)
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty, migrated database: each test runs on SQLite and on PostgreSQL."""
     if request.param == "postgresql":
         return emptied(request.getfixturevalue("migrated_postgresql"))
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "finery.db")
-    return f"sqlite:///{tmp_path / 'finery.db'}"
+    return str(request.getfixturevalue("sqlite_url"))
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import pytest
 
 from service.settings import Settings
 from tests.service.served import RECIPE, YAML
+from tests.service.tls import self_signed
+from tests.words import words_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "configs" / "deploy"
 NAME = "finery.example.org"
@@ -31,30 +33,8 @@ def free_port():
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A self-signed one; its folder."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed: no certificate can be made")
     folder = tmp_path_factory.mktemp("tls")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        f"/CN={NAME}",
-        "-addext",
-        f"subjectAltName=DNS:{NAME}",
-        "-keyout",
-        str(folder / "privkey.pem"),
-        "-out",
-        str(folder / "fullchain.pem"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    self_signed(folder, NAME)
     return folder
 
 
@@ -277,14 +257,9 @@ def test_every_setting_and_path_that_the_examples_name_is_there():
 def test_the_unit_leaves_what_isolation_needs():
     lines = (DEPLOY / "finery.service").read_text().splitlines()
     set_to = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    for taken in (
-        "ProtectKernelTunables",
-        "ProtectKernelLogs",
-        "ProtectProc",
-        "ProtectControlGroups",
-        "PrivateDevices",
-        "MemoryDenyWriteExecute",
-        "PrivateUsers",
+    for taken in words_of(
+        "ProtectKernelTunables ProtectKernelLogs ProtectProc ProtectControlGroups PrivateDevices "
+        "MemoryDenyWriteExecute PrivateUsers"
     ):
         assert taken not in set_to
     assert set_to["NoNewPrivileges"] == "yes"

@@ -23,10 +23,9 @@ def homes(tmp_path, migrated_sqlite, monkeypatch):
     shutil.copy(migrated_sqlite, tmp_path / "finery.db")
     running = []
 
-    def begin(name, cpus=2, gpus=0, home=None):
-        settings = Settings(
-            home=home or tmp_path / name, database_url=f"sqlite:///{tmp_path / 'finery.db'}", isolation="none"
-        )
+    def begin(name, cpus=2, gpus=0, **more):
+        url = f"sqlite:///{tmp_path / 'finery.db'}"
+        settings = Settings(home=tmp_path / name, database_url=url, isolation="none", **more)
         host = HostCapacity(name, cpus, 8 << 30, tuple(Gpu(index, 80 << 30, "pretended") for index in range(gpus)))
         store = open_store(settings)
         store.ensure_project("default")
@@ -72,7 +71,7 @@ def test_more_jobs_than_slots_wait_their_turn_and_no_slot_is_held_at_the_end(hom
 
 def test_stopping_the_server_leaves_the_attempt_running_and_the_next_server_goes_on(homes, tmp_path):
     first, store = homes("here")
-    job = submit(store, steps=60)
+    job = submit(store, steps=25)
     until(lambda: store.job(job).progress.get("step", 0) >= 2)
     first.stop()
     [(attempt, _)] = store.live_attempts()
@@ -85,7 +84,7 @@ def test_stopping_the_server_leaves_the_attempt_running_and_the_next_server_goes
 
 def test_a_job_of_higher_priority_takes_the_place_of_a_lower_one_which_goes_on_later(homes):
     _, store = homes("here", cpus=1)
-    low = submit(store, steps=40)
+    low = submit(store, steps=20)
     until(lambda: store.job(low).progress.get("step", 0) >= 2)
     high = submit(store, steps=2, priority=10)
     until(lambda: store.job(high).over)
@@ -94,7 +93,7 @@ def test_a_job_of_higher_priority_takes_the_place_of_a_lower_one_which_goes_on_l
     ended = store.job(low)
     assert (ended.state, ended.retries) == (State.SUCCEEDED, 0)
     assert ended.preemptions >= 1
-    assert [event.step for event in store.events_after(low, kinds=["metric"])] == list(range(1, 41))
+    assert [event.step for event in store.events_after(low, kinds=["metric"])] == list(range(1, 21))
 
 
 def test_a_job_that_needs_another_one_waits_for_it(homes):
@@ -132,8 +131,8 @@ def test_what_ran_on_a_host_that_an_admin_declares_dead_goes_on_elsewhere(homes)
         attempt.id, attempt.fencing, {**attempt.handle, "boot": "of another machine", "record": "/nonexistent/record"}
     )
     store.renew(first.holder, -1.0)
-    homes("two", cpus=1)
-    time.sleep(0.5)
+    homes("two", cpus=1, lease_seconds=2.0)  # it looks for what nobody speaks for every half second
+    time.sleep(0.6)
     assert store.job(job).state is State.RUNNING, "a silent server proves nothing"
     store.set_host_state("one", "down")
     until(lambda: store.attempt(attempt.id).state is AttemptState.ENDED, 30)

@@ -6,7 +6,7 @@ from itertools import cycle
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -26,6 +26,8 @@ from tests.service.served import Served, application, published
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", application())
 OPERATIONS = [result.ok() for result in schema.get_all_operations()]
+FIXED = {operation.path for operation in OPERATIONS if "{" not in operation.path}
+"""What is another route, as `jobs/counts` is none of `jobs/{job_id}`, although `counts` is a text like any id."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,7 @@ def fuzz(served, operation, examples, mode=GenerationMode.POSITIVE):
         known = next(turns)
         if known and case.path_parameters:
             case.path_parameters = {name: served.known.get(name, value) for name, value in case.path_parameters.items()}
+        assume(case.formatted_path not in FIXED or "{" not in operation.path)
         case.call_and_validate(headers={"Authorization": headers["Authorization"]}, checks=CHECKS)
 
     tried()

@@ -7,6 +7,7 @@ import pytest
 from service.safety.fetching import Fetched
 from service.uploads import file_path
 from tests.service.served import RECIPE
+from tests.words import words_of
 
 CONTENT = b"text,label\n" + b"a,x\nb,y\n" * 100
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -147,12 +148,9 @@ def test_a_recipe_cannot_name_a_file_that_is_still_on_its_way_or_not_its_project
 
 
 def test_a_url_is_fetched_and_a_private_one_refused(served, monkeypatch):
-    for url in (
-        "http://127.0.0.1/x.csv",
-        "http://169.254.169.254/latest/meta-data",
-        "http://localhost:22/",
-        "file:///etc/passwd",
-        "http://[::1]/x",
+    for url in words_of(
+        "http://127.0.0.1/x.csv http://169.254.169.254/latest/meta-data http://localhost:22/ "
+        "file:///etc/passwd http://[::1]/x"
     ):
         answer = served.submitter.post("/api/v1/files", json={"url": url})
         assert answer.status_code == 422, url

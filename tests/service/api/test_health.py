@@ -167,7 +167,7 @@ def test_without_a_database_it_still_tells_that_and_the_disk(served, monkeypatch
     assert found["finery_database_up"].samples[0].value == 0
 
 
-def test_ten_thousand_waiting_jobs_are_counted_by_the_database_and_not_by_us(served, monkeypatch):
+def test_thousands_of_waiting_jobs_are_counted_by_the_database_and_not_by_us(served, monkeypatch):
     """A handful of statements whatever the queue holds, and no row of a job is read."""
     job = served.job()
     attempt = served.started(job)
@@ -176,7 +176,7 @@ def test_ten_thousand_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
         tried = dict(connection.execute(select(tables.attempts)).mappings().one())
         connection.execute(
             insert(tables.jobs),
-            [{**row, "id": f"job-{number:026}", "state": "queued", "attempt": None} for number in range(10_000)],
+            [{**row, "id": f"job-{number:026}", "state": "queued", "attempt": None} for number in range(2_000)],
         )
         connection.execute(
             insert(tables.attempts),
@@ -189,7 +189,7 @@ def test_ten_thousand_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
                     "reason": "internal",
                     "ended": 1.0,
                 }
-                for number in range(5_000)
+                for number in range(1_000)
             ],
         )
     monkeypatch.setattr(counting, "Counts", lambda *given: given)
@@ -198,6 +198,6 @@ def test_ten_thousand_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
     statements = []
     event.listen(served.store.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     waits, *_ = served.store.counts()
-    assert sum(waits) == 5_001
+    assert sum(waits) == 1_001
     assert len([text for text in statements if text.lstrip().upper().startswith("SELECT")]) <= 8
     assert attempt.job == job

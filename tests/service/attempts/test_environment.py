@@ -8,6 +8,7 @@ from service.jobs.states import AttemptState, State
 from service.safety import secrets
 from service.safety.secrets import SecretValue
 from service.settings import Settings
+from tests.words import words_of
 
 JOB = Job(
     "job-1",
@@ -72,14 +73,10 @@ def test_without_a_network_the_operator_s_caches_are_read_by_all(settings, tmp_p
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "HF_MODULES_CACHE",
-        "HF_ASSETS_CACHE",
-        "HF_HUB_USER_AGENT_ORIGIN",
-        "TRANSFORMERS_CACHE",
-        "TRANSFORMERS_ANYTHING",
-        "HF_DATASETS_X",
-    ],
+    words_of(
+        "HF_MODULES_CACHE HF_ASSETS_CACHE HF_HUB_USER_AGENT_ORIGIN TRANSFORMERS_CACHE TRANSFORMERS_ANYTHING "
+        "HF_DATASETS_X"
+    ),
 )
 def test_variables_of_libraries_are_a_closed_list(settings, name):
     assert name not in environment_of(settings, JOB, ATTEMPT, {name: "/somewhere"})

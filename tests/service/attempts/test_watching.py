@@ -133,7 +133,7 @@ def test_a_killed_process_costs_the_steps_since_the_last_checkpoint_and_nothing_
 
 
 def test_a_restarted_server_goes_on_with_what_runs(server):
-    job = server.submit(steps=40)
+    job = server.submit(steps=20)
     attempt = server.place(job)
     server.until(job, working)
     pid = last_attempt(server, job).handle["child_pid"]
@@ -142,7 +142,7 @@ def test_a_restarted_server_goes_on_with_what_runs(server):
     assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
     assert {process for process, _, _ in server.steps(job)} == {pid}
     assert server.store.attempts(job)[-1].id == attempt.id
-    assert [event.step for event in server.store.events_after(job, kinds=["metric"])] == list(range(1, 41))
+    assert [event.step for event in server.store.events_after(job, kinds=["metric"])] == list(range(1, 21))
 
 
 def test_a_job_that_ended_while_no_server_ran_is_finished_by_the_next_one(server):

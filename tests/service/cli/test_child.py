@@ -21,7 +21,7 @@ Path("ready").touch()
 end = time.monotonic() + 20
 while not got and time.monotonic() < end:
     time.sleep(0.01)
-time.sleep(0.5)  # the checkpoint is being written: further signals must not arrive here
+time.sleep(0.3)  # the checkpoint is being written: further signals must not arrive here
 Path("got").write_text(json.dumps(got))
 sys.exit(75 if got else 3)
 """
@@ -49,7 +49,7 @@ def test_a_signal_reaches_the_child_exactly_once_however_often_it_is_sent(recipe
         wait_for(tmp_path / "ready")
         for _ in range(3):
             os.kill(os.getpid(), signal.Signals[sent])
-            time.sleep(0.1)
+            time.sleep(0.05)
         assert child.wait(20) == 75
     assert (tmp_path / "got").read_text() == f"[{signal.Signals[arrives].value}]"
     assert child.stops == 3

@@ -12,6 +12,7 @@ from rich.console import Console
 from pipelines.core.errors import CommandError
 from service.cli.__main__ import main
 from service.cli.evaluate import EvaluateOptions, evaluate, names_of, separated, show, show_harness_scores
+from tests.words import words_of
 
 
 def test_names_may_be_repeated_or_separated_by_commas():
@@ -97,16 +98,7 @@ def test_every_option_reaches_the_child(recipe, pretend, capsys):
     words = [
         "--tasks",
         "a, b",
-        "--num-fewshot",
-        "3",
-        "--limit",
-        "9",
-        "--include-path",
-        "mine",
-        "--batch-size",
-        "4",
-        "--seed",
-        "7",
+        *words_of("--num-fewshot 3 --limit 9 --include-path mine --batch-size 4 --seed 7"),
     ]
     assert main(["harness", "m", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["asked"] == {

@@ -8,36 +8,32 @@ import pytest
 from service.cli import __main__ as command
 from service.cli.__main__ import main
 
-HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow")
+HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow", "matplotlib")
 
 
-def loaded_after(arguments, cwd):
-    """Names in HEAVY that are loaded once the command has answered, and its exit code."""
+LIGHT = [
+    *(["--help"], ["--version"], ["validate", "recipe.yaml"], ["schema"], ["plan", "recipe.yaml"]),
+    *(["run", "missing.yaml"], ["doctor"], ["generate", "m", "x"], ["generate", "--help"], ["attention", "--help"]),
+    ["attention", "m", "x"],
+]
+ANSWER = """
+section = {"name": "encoder", "queries": ["a"], "keys": ["a"], "maps": []}
+print(json.dumps({"method": "fill_mask", "prompts": [], "html": "h", "png": "p", "notes": [], "sections": []}))
+"""
+
+
+def test_verbs_that_touch_no_weights_load_nothing_heavy(recipe, pretend):
+    """One process answers them all, so that each is asked with what those before it had loaded."""
     code = (
-        "import sys, json\nfrom service.cli.__main__ import main\ncode = main(sys.argv[1:])\n"
-        f"print('LOADED', json.dumps([code, [name for name in {HEAVY!r} if name in sys.modules]]))"
+        "import sys, json\nfrom service.cli import child\nfrom service.cli.__main__ import main\n"
+        f"child.PIPELINES = (sys.executable, {str(pretend(ANSWER))!r})\n"
+        f"for verb in {LIGHT!r}:\n"
+        "    code = main(verb)\n"
+        f"    print('\\nLOADED', json.dumps([verb, code, [name for name in {HEAVY!r} if name in sys.modules]]))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.rpartition("LOADED")[2])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["validate", "recipe.yaml"],
-        ["schema"],
-        ["plan", "recipe.yaml"],
-        ["run", "missing.yaml"],
-        ["doctor"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_verbs_that_touch_no_weights_load_nothing_heavy(recipe, arguments):
-    code, heavy = loaded_after(arguments, recipe.parent)
-    assert heavy == []
-    assert code == {"run": 2}.get(arguments[0], 0)
+    done = subprocess.run([sys.executable, "-c", code], cwd=recipe.parent, capture_output=True, text=True, check=True)
+    told = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("LOADED")]
+    assert told == [[verb, 2 if verb[0] == "run" else 0, []] for verb in LIGHT], done.stderr
 
 
 def test_an_unknown_verb_is_a_usage_error_with_the_nearest_one(capsys):

@@ -12,6 +12,7 @@ import pytest
 from pipelines.core.load import load_study
 from service.cli.__main__ import main
 from service.cli.study import StudyBar, StudyLines, told, trials_of
+from tests.words import words_of
 
 STUDY = """\
 name: fake
@@ -95,13 +96,9 @@ def test_a_study_ends_with_its_table_and_where_everything_lies(recipe, pretend, 
     assert "1/4  done in 12 s  method full, seed 1" in err
     assert "2/4  reused  method full, seed 2" in err
     assert "warning: learning_rate 0.01" in err
-    assert json.loads((recipe.parent / "runs/fake/asked").read_text()) == [
-        "study",
-        "recipe.yaml",
-        "--parallel",
-        "2",
-        "stages.mrpc.max_length=64",
-    ]
+    assert json.loads((recipe.parent / "runs/fake/asked").read_text()) == words_of(
+        "study recipe.yaml --parallel 2 stages.mrpc.max_length=64"
+    )
 
 
 def test_json_is_one_object_with_cells_and_rows(recipe, pretend, capsys):

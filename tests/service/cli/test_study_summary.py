@@ -3,6 +3,7 @@ import io
 from rich.console import Console
 
 from service.cli.study_summary import blocks, counts, show
+from tests.words import words_of
 
 
 def row(name, task, benchmark, done=2):
@@ -96,22 +97,7 @@ def test_tasks_stand_side_by_side_with_their_mean(tmp_path):
     )
     told = {line.split("  ")[1].strip(): line.split() for line in console.file.getvalue().splitlines() if line.strip()}
     assert told["at a glance"] == ["at", "a", "glance", "glue/rte", "glue/mrpc", "mean", "against", "alone,", "95", "%"]
-    assert told["together"] == [
-        "together",
-        "0.550",
-        "±",
-        "0.010",
-        "(+0.050)",
-        "0.690",
-        "±",
-        "0.010",
-        "(-0.010)",
-        "0.620",
-        "±",
-        "0.010",
-        "+0.020",
-        "(+0.010",
-        "to",
-        "+0.030)",
-    ]
+    assert told["together"] == words_of(
+        "together 0.550 ± 0.010 (+0.050) 0.690 ± 0.010 (-0.010) 0.620 ± 0.010 +0.020 (+0.010 to +0.030)"
+    )
     assert told["other"] == ["other", "0.600", "±", "0.010", "(-0.100)"]

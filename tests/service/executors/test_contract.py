@@ -37,7 +37,15 @@ AS_THEY_ARE = [name for name in EXECUTORS if name not in ("local", "docker", "ra
 """Executors that need nothing around them."""
 
 
-@pytest.fixture(params=[*WORLDS, *AS_THEY_ARE, pytest.param("ray", marks=pytest.mark.long)])
+LONG = ("local-without-cgroups", "local-in-landlock", "ray")
+"""The rest says as much in less time: no cgroup in the one without namespaces, namespaces in the one of bubblewrap."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in (*WORLDS, *AS_THEY_ARE, "ray")
+    ]
+)
 def world(request):
     # a unix socket's path may have 107 characters at most; pytest's folders are longer
     with tempfile.TemporaryDirectory(prefix="finery-") as folder, ExitStack() as stack:
@@ -219,7 +227,13 @@ def test_an_attempt_that_left_no_trace_cannot_start_after_it_was_looked_for(worl
         assert not (spec.folder / "started").exists()
 
 
+@pytest.mark.parametrize(
+    "world",
+    ["local", "docker-on-a-recorded-engine", *AS_THEY_ARE, pytest.param("ray", marks=pytest.mark.long)],
+    indirect=True,
+)
 def test_a_second_attempt_of_a_job_cannot_start_beside_the_first(world, start):
+    """The launcher waits seconds for the lock, before it isolates anything."""
     spec, _ = start("sleep 100", token=1)
     with pytest.raises(ExecutorError, match="another attempt of this job still runs"):
         start("touch second", token=2)

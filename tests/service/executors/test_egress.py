@@ -11,6 +11,7 @@ import pytest
 
 from service.executors import egress
 from service.executors.egress import Denied, Egress, is_metadata, is_public_address
+from tests.words import words_of
 
 REFUSED = [
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1",
@@ -95,15 +96,9 @@ def test_an_address_that_is_not_public_is_refused_before_anything_is_connected(a
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "169.254.169.254",
-        "::ffff:169.254.169.254",
-        "64:ff9b::a9fe:a9fe",
-        "2002:a9fe:a9fe::",
-        "fd00:ec2::254",
-        "168.63.129.16",
-        "fe80::1",
-    ],
+    words_of(
+        "169.254.169.254 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe 2002:a9fe:a9fe:: fd00:ec2::254 168.63.129.16 fe80::1"
+    ),
 )
 def test_metadata_is_refused_even_where_private_addresses_are_allowed(address, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("it was connected"))

@@ -15,6 +15,7 @@ from service.executors.local import LocalExecutor, marked
 from service.executors.protocol import Exited, HostCapacity, Placement
 from service.executors.records import read_console, tail
 from tests.service.executors.worlds import HOST, ended, local_world, printed, until
+from tests.words import words_of
 
 
 @pytest.fixture
@@ -47,18 +48,7 @@ def test_it_imports_nothing_but_light_modules_of_the_standard_library():
         names |= {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in top if isinstance(node, ast.ImportFrom)}
     ours = {f"service.executors.{name}" for name in ("process_tree", "records")}
-    assert names == ours | {
-        "__future__",
-        "ctypes",
-        "fcntl",
-        "json",
-        "os",
-        "resource",
-        "select",
-        "signal",
-        "sys",
-        "time",
-    }
+    assert names == ours | set(words_of("__future__ ctypes fcntl json os resource select signal sys time"))
 
 
 def test_a_start_costs_little_processor_time(world):
@@ -223,7 +213,7 @@ def test_a_placement_on_another_host_is_refused(world):
         assert not (spec.folder / "started").exists()
 
 
-ALLOCATES = "import time; a = bytearray({mib} << 20); a[::4096] = b'x' * len(a[::4096]); print('all', flush=True); time.sleep(2)"
+ALLOCATES = "import time; a = bytearray({mib} << 20); a[::4096] = b'x' * len(a[::4096]); print('all', flush=True); time.sleep(0.8)"
 
 
 @pytest.mark.parametrize("mode", ["none", "bubblewrap", "landlock"])
@@ -244,7 +234,7 @@ def test_an_attempt_that_takes_more_memory_than_it_may_is_ended_and_told_so(tmp_
 
 def test_memory_that_processes_share_counts_once(tmp_path):
     """Three children of a process of 120 MB are no 480 MB."""
-    code = "import os, time; a = bytearray(120 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(3)"
+    code = "import os, time; a = bytearray(120 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(1.2)"
     with local_world(cgroups=False) as world:
         executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), cgroups=False, attempt_memory=200 << 20)
         spec = world.spec(tmp_path, f'exec "{sys.executable}" -c "{code}"')

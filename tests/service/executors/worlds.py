@@ -65,12 +65,12 @@ def ended(executor, handle, seconds=20.0):
     return condition
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=20.0, pause=0.01):
     """Wait until `condition()` is true."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def printed(executor, handle, after=0):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from service.safety import network_recipes
 from service.safety import network_recipes as materialise
 from service.safety.network_recipes import MOST_CHARACTERS, MOST_DEPTH, MOST_OVERRIDES, MOST_VALUES, Known, check
 from service.web import job as differences
+from tests.service.executors.worlds import until
 from tests.service.served import RECIPE, YAML, listening
 
 CHILD_MEMORY = 64 << 20
@@ -213,18 +213,19 @@ def workers_of(checker):
     return [each for each in checker._idle.queue if each is not None]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_worker_that_does_not_answer_is_replaced_and_the_recipe_refused(checker, number):
-    checker.read(RECIPE)
-    (worker,) = workers_of(checker)
-    worker._seconds = 0.2
-    ready = worker.ask
-    worker.ask = lambda request: os.kill(worker.pid, number) or ready(request)
-    with pytest.raises(RecipeError, match="takes too long to check"):
-        checker.check(RECIPE, (), Known(), 1)
-    assert worker.pid not in {each.pid for each in workers_of(checker)}
-    assert not Path(f"/proc/{worker.pid}").exists(), "killed, and not left as a zombie"
-    assert checker.check(RECIPE, (), Known(), 1).name == "demo", "what was refused for its time is tried again"
+def test_a_worker_that_does_not_answer_is_replaced_and_the_recipe_refused(checker):
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        recipe = f"{RECIPE}# {number}\n"
+        checker.read(recipe)
+        (worker,) = workers_of(checker)
+        worker._seconds = 0.2
+        ready = worker.ask
+        worker.ask = lambda request, pid=worker.pid, number=number, ready=ready: os.kill(pid, number) or ready(request)
+        with pytest.raises(RecipeError, match="takes too long to check"):
+            checker.check(recipe, (), Known(), 1)
+        assert worker.pid not in {each.pid for each in workers_of(checker)}
+        assert not Path(f"/proc/{worker.pid}").exists(), "killed, and not left as a zombie"
+        assert checker.check(recipe, (), Known(), 1).name == "demo", "what was refused for its time is tried again"
 
 
 def test_a_recipe_that_takes_too_much_memory_is_refused(served):
@@ -264,10 +265,7 @@ def test_workers_end_with_the_server_even_if_it_is_killed():
         pids = server.stdout.readline().split()
         server.kill()
     assert len(pids) == 2
-    limit = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
 
 
 def test_one_caller_never_has_the_whole_lane():

@@ -36,8 +36,9 @@ from service.settings import read_settings
 from service.store.store import open_store
 from service.supervisor import Supervisor
 from tests.conftest import REPOSITORY
-from tests.service.executors.worlds import ended, printed
+from tests.service.executors.worlds import ended, printed, until
 from tests.service.served import RECIPE, YAML, Served
+from tests.words import words_of
 
 HOST = "here"
 MODES = {
@@ -110,19 +111,11 @@ class Home:
         self.home = folder / "home"
         self.files = {
             name: self.home / name
-            for name in (
-                "admin.token",
-                "web.key",
-                "finery.db",
-                "secrets/acme/HF_TOKEN",
-                "files/others/file-1",
-                "models/others/theirs/0123/model.safetensors",
-                "jobs/job-theirs/recipe.yaml",
-                "jobs/job-theirs/runs/demo/events.jsonl",
-                "cache/others/stages/ff00/weights",
-                "jobs/job-mine/attempts/earlier/console/0.log",
-                "hub/others/token",
-                "serve.lock",
+            for name in words_of(
+                "admin.token web.key finery.db secrets/acme/HF_TOKEN files/others/file-1 "
+                "models/others/theirs/0123/model.safetensors jobs/job-theirs/recipe.yaml "
+                "jobs/job-theirs/runs/demo/events.jsonl cache/others/stages/ff00/weights "
+                "jobs/job-mine/attempts/earlier/console/0.log hub/others/token serve.lock"
             )
         }
         self.shared = self.home / "cache/acme/stages/aa11/weights"
@@ -236,14 +229,7 @@ def test_nothing_of_the_home_but_the_job_s_own_parts_can_be_read_listed_or_chang
     theirs = [str(path) for path in home.files.values()]
     folders = [
         str(home.home / name)
-        for name in (
-            "secrets",
-            "files",
-            "models/others",
-            "jobs/job-theirs",
-            "cache/others",
-            "jobs/job-mine/attempts/earlier",
-        )
+        for name in words_of("secrets files models/others jobs/job-theirs cache/others jobs/job-mine/attempts/earlier")
     ]
     ours = [str(home.shared), str(home.model), str(home.input), str(home.job / "recipe.yaml")]
     code = [str(REPOSITORY / "service" / "settings.py"), "/etc/passwd", str(REPOSITORY / "planted.py")]
@@ -442,102 +428,85 @@ def test_a_port_is_refused_even_where_private_endpoints_are_allowed(isolated, ho
     assert text.splitlines() == ["b'of the server /x'", "HTTP Error 403: Refused"]
 
 
-def test_what_a_recipe_needs_works(isolated, home):
-    code = """
+WORK = """
 import os, tempfile, multiprocessing, pathlib
-import torch, transformers, datasets
-import pipelines
-from torch.utils.data import DataLoader
-for folder in ("runs/demo", "published/m", "cache/stages"):
-    os.makedirs(folder, exist_ok=True)
-    pathlib.Path(folder, "made").write_text("x")
-pathlib.Path("runs/link").symlink_to("demo")
-pathlib.Path(os.environ["TMPDIR"], "t").write_text("x")
-with tempfile.NamedTemporaryFile() as file:
-    file.write(b"x")
-assert os.path.isdir(os.environ["HOME"])
-assert pathlib.Path("recipe.yaml").read_text() == pathlib.Path("inputs/file-9/rows.jsonl").read_text() == "content\\n"
-assert [int(batch.sum()) for batch in DataLoader(torch.arange(8), batch_size=4, num_workers=1)] == [6, 22]
-pathlib.Path("/dev/null").write_text("x")
-print(len(open("/dev/urandom", "rb").read(4)), os.cpu_count() > 0, open("/proc/self/status").readline().split()[0])
+import torch, torch.distributed as d
+d.init_process_group("gloo")
+x = torch.ones(1)
+d.all_reduce(x)
+os.write(1, f"sum {int(x)}\\n".encode())
+if d.get_rank() == 0:
+    import transformers, datasets, pipelines
+    from huggingface_hub import hf_hub_download
+    from torch.utils.data import DataLoader
+    path = hf_hub_download("o/n", "rows.jsonl", repo_type="dataset")
+    assert open(path).read().count("text") == len(datasets.load_dataset("json", data_files=path, split="train")) == 2
+    for folder in ("runs/demo", "published/m", "cache/stages"):
+        os.makedirs(folder, exist_ok=True)
+        pathlib.Path(folder, "made").write_text("x")
+    pathlib.Path("runs/link").symlink_to("demo")
+    pathlib.Path(os.environ["TMPDIR"], "t").write_text("x")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"x")
+    assert os.path.isdir(os.environ["HOME"])
+    assert pathlib.Path("recipe.yaml").read_text() == pathlib.Path("inputs/file-9/rows.jsonl").read_text() == "content\\n"
+    assert [int(batch.sum()) for batch in DataLoader(torch.arange(8), batch_size=4, num_workers=1)] == [6, 22]
+    pathlib.Path("/dev/null").write_text("x")
+    os.write(1, b"works\\n")
+    assert len(open("/dev/urandom", "rb").read(4)) == 4 and os.cpu_count() and open("/proc/self/status").readline()
+d.barrier()
+d.destroy_process_group()
 """
-    end, text = run(isolated, home.spec(python(code)), 120)
-    assert end == Exited(0), text
-    assert text.splitlines()[-1] == "4 True Name:"
-    assert sorted(path.name for path in (home.job / "runs").iterdir()) == ["demo", "link"]
-    assert (home.job / "published/m/made").stat().st_mode & 0o077 == 0
-    assert not list(home.job.glob("attempts/attempt-*/tmp")), "private temporary files go with the attempt"
 
 
-def test_two_ranks_meet_on_the_loopback(isolated, home):
-    (home.job / "inputs" / "ranks.py").write_text(
-        "import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nx = torch.ones(1)\nd.all_reduce(x)\nos.write(1, f'sum {int(x)}\\n'.encode())\nd.destroy_process_group()\n"
-    )
-    command = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--master_port=0",
-        "--rdzv_backend=c10d",
-        "--rdzv_endpoint=127.0.0.1:0",
-    )
-    end, text = run(isolated, home.spec((*command, str(home.job / "inputs" / "ranks.py"))), 120)
-    assert end == Exited(0), text
-    assert text.count("sum 2") == 2
+class Hub(Quiet):
+    """A stand-in for the Hub on this machine."""
 
-
-def test_files_of_the_hub_are_fetched_through_the_egress_proxy(isolated, home, tmp_path):
-    """A stand-in for the Hub on this machine; `private_endpoints` lets the proxy reach it, as an operator's mirror would be."""
-
-    class Hub(Quiet):
-        def do_GET(self):
-            if self.path.startswith("/api/"):
-                return self._say(
-                    b'{"id": "o/n", "sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": "rows.jsonl"}]}',
-                    "application/json",
-                )
+    def do_GET(self):
+        if self.path.startswith("/api/"):
+            listed = {"id": "o/n", "sha": "a" * 40, "siblings": [{"rfilename": "rows.jsonl"}]}
+            self._say(json.dumps(listed).encode(), "application/json")
+        else:
             self._say(b'{"text": "one"}\n{"text": "two"}\n', "text/plain")
-            return None
 
-        def _say(self, content, kind):
-            self.send_response(200)
-            for name, value in {
-                "Content-Type": kind,
-                "Content-Length": str(len(content)),
-                "ETag": '"0123"',
-                "X-Repo-Commit": "a" * 40,
-                "Accept-Ranges": "bytes",
-            }.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
+    def _say(self, content, kind):
+        self.send_response(200)
+        named = {"Content-Type": kind, "Content-Length": str(len(content)), "Accept-Ranges": "bytes"}
+        for name, value in {**named, "ETag": '"0123"', "X-Repo-Commit": "a" * 40}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
 
+
+def test_what_a_run_of_two_ranks_needs_works(isolated, home):
+    """Its folders, ranks that meet on the loopback, workers, and the Hub through the egress proxy, which
+    `private_endpoints` lets reach a stand-in on this machine, as it would an operator's mirror."""
+    (home.job / "inputs" / "ranks.py").write_text(WORK)
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--rdzv_backend=c10d")
+    ranks = 2 if strong(isolated) else 1  # else it is the host's own loopback
+    command = (*torchrun, "--rdzv_endpoint=127.0.0.1:0") if ranks == 2 else ()
+    command = (sys.executable, *command, str(home.job / "inputs" / "ranks.py"))
     made = http.server.ThreadingHTTPServer(("127.0.0.2", 0), Hub)
     threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-    code = """
-import datasets
-from huggingface_hub import hf_hub_download
-path = hf_hub_download("o/n", "rows.jsonl", repo_type="dataset")
-print(open(path).read().count("text"), len(datasets.load_dataset("json", data_files=path, split="train")))
-"""
     environment = {
         "HF_ENDPOINT": f"http://127.0.0.2:{made.server_address[1]}",
         "HF_HOME": str(home.home / "hub/acme"),
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        **({} if ranks == 2 else {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}),
     }
     try:
-        end, text = run(isolated, home.spec(python(code), environment, private_endpoints=True), 120)
-        assert end == Exited(0), text
-        assert text.splitlines()[-1] == "2 2"
-        assert list((home.home / "hub/acme").rglob("rows.jsonl"))
-        end, text = run(isolated, home.spec(python(code.replace("rows", "more")), environment), 120)
-        assert end.code == 1, "without private_endpoints the same address is refused"
+        end, text = run(isolated, home.spec(command, environment, private_endpoints=True), 120)
     finally:
         made.shutdown()
         made.server_close()
+    assert end == Exited(0), text
+    assert (text.count(f"sum {ranks}"), text.count("works")) == (ranks, 1)
+    assert list((home.home / "hub/acme").rglob("rows.jsonl"))
+    assert sorted(path.name for path in (home.job / "runs").iterdir()) == ["demo", "link"]
+    assert (home.job / "published/m/made").stat().st_mode & 0o077 == 0
+    assert not list(home.job.glob("attempts/attempt-*/tmp")), "private temporary files go with the attempt"
 
 
 def test_a_place_that_cannot_be_isolated_ends_before_the_command_runs(home, monkeypatch):
@@ -559,20 +528,14 @@ def test_the_proxy_and_all_else_end_with_the_attempt_and_with_the_launcher(isola
     for lose in (False, True):
         spec = home.spec(python(code))
         with attempt(isolated, spec) as (executor, handle):
-            limit = time.monotonic() + 30
-            while not (text := printed(executor, handle)) and time.monotonic() < limit:
-                time.sleep(0.02)
-            assert b"http://127.0.0.1:" in text
+            until(lambda handle=handle, executor=executor: b"http://127.0.0.1:" in printed(executor, handle), 30)
             launcher = handle.record["launcher_pid"]
             below = children(launcher)
             assert len(below) >= 2
             if lose:
                 os.kill(launcher, signal.SIGKILL)
             assert executor.kill(handle) is True
-            limit = time.monotonic() + 10
-            while [pid for pid in below if Path(f"/proc/{pid}").exists()] and time.monotonic() < limit:
-                time.sleep(0.02)
-            assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+            until(lambda below=below: not [pid for pid in below if Path(f"/proc/{pid}").exists()], 10)
             assert marked(spec.attempt_id) == []
             assert not [path for path in handle.record["private"] if Path(path).exists()], (
                 "whoever proves it dead removes its private files"
@@ -710,9 +673,7 @@ def test_an_attempt_that_the_service_starts_cannot_read_its_token(migrated_sqlit
             job = store.submit(
                 JobRequest(recipe=RECIPE.replace("name: demo", "name: tiny"), project="default", name="tiny")
             )[0].id
-            limit = time.monotonic() + 60
-            while store.job(job).state not in (State.SUCCEEDED, State.FAILED) and time.monotonic() < limit:
-                time.sleep(0.05)
+            until(lambda: store.job(job).over, 60)
             found = json.loads((home / "jobs" / job / "runs/tiny/found.json").read_text())
         finally:
             supervisor.stop()

@@ -31,8 +31,9 @@ from service.store.store import open_store
 from service.web.sessions import COOKIE, Sessions
 from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, Served
+from tests.words import words_of
 
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GOOD = {
     "id": 1,
     "time": "2026-11-21T10:00:00+00:00",
@@ -121,23 +122,8 @@ values = st.recursive(
     max_leaves=8,
 )
 fields = st.sampled_from(
-    (
-        "stage",
-        "step",
-        "total",
-        "metrics",
-        "seconds",
-        "reused",
-        "fingerprint",
-        "cell",
-        "status",
-        "labels",
-        "message",
-        "what",
-        "time",
-        "loss",
-        "path",
-        "reason",
+    words_of(
+        "stage step total metrics seconds reused fingerprint cell status labels message what time loss path reason"
     )
 )
 lines = st.one_of(

@@ -6,7 +6,6 @@ import asyncio
 import io
 import ipaddress
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -30,10 +29,10 @@ from pipelines.feedback.judges.endpoint_client import Client, Gone, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 from service.safety.fetching import FetchRefused, fetch
 from service.safety.network_recipes import unfit_endpoint
-from service.settings import read_settings
-from service.store.store import Store
 from tests.conftest import REPOSITORY
 from tests.service.served import Served
+from tests.service.tls import self_signed
+from tests.words import words_of
 
 NOT_PUBLIC = {
     "this machine": ["127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "::1", "::"],
@@ -55,36 +54,15 @@ NOT_PUBLIC = {
     "no addresses": ["", "localhost", "8.8.8.8.8", "256.1.1.1", "[::1]", "::1::", "8.8.8.8/32", "8.8.8.8:80", "1e3", "-1"],
 }  # fmt: skip
 PUBLIC = {
-    "of the internet": [
-        "8.8.8.8",
-        "1.1.1.1",
-        "192.0.1.1",
-        "100.63.255.255",
-        "100.128.0.1",
-        "172.32.0.1",
-        "198.20.0.1",
-        "2606:4700:4700::1111",
-        "2a00:1450::1",
-        "2001:4860::8888",
-    ],
-    "by what they embed": [
-        "::ffff:8.8.8.8",
-        "2002:808:808::1",
-        "64:ff9b::808:808",
-        "2001:0:808:808::f7f7:f7f7",
-        "2606:4700::5efe:808:808",
-    ],
+    "of the internet": words_of(
+        "8.8.8.8 1.1.1.1 192.0.1.1 100.63.255.255 100.128.0.1 172.32.0.1 198.20.0.1 2606:4700:4700::1111 "
+        "2a00:1450::1 2001:4860::8888"
+    ),
+    "by what they embed": words_of(
+        "::ffff:8.8.8.8 2002:808:808::1 64:ff9b::808:808 2001:0:808:808::f7f7:f7f7 2606:4700::5efe:808:808"
+    ),
 }
-INSIDE = [
-    "127.0.0.1",
-    "10.1.2.3",
-    "172.20.0.1",
-    "192.168.0.7",
-    "169.254.169.254",
-    "100.100.100.100",
-    "0.0.0.0",
-    "192.0.0.8",
-]
+INSIDE = words_of("127.0.0.1 10.1.2.3 172.20.0.1 192.168.0.7 169.254.169.254 100.100.100.100 0.0.0.0 192.0.0.8")
 
 
 def test_the_lists_are_long_enough() -> None:
@@ -148,16 +126,10 @@ def test_only_addresses_of_hosts_of_the_internet_are_public(address: ipaddress.I
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "169.254.169.254",
-        "::ffff:169.254.169.254",
-        "fe80::1",
-        "fd00:ec2::254",
-        "224.0.0.1",
-        "ff02::1",
-        "2002:a9fe:a9fe::",
-        "64:ff9b::a9fe:a9fe",
-    ],
+    words_of(
+        "169.254.169.254 ::ffff:169.254.169.254 fe80::1 fd00:ec2::254 224.0.0.1 ff02::1 2002:a9fe:a9fe:: "
+        "64:ff9b::a9fe:a9fe"
+    ),
 )
 def test_metadata_is_reached_by_nobody_even_where_private_networks_are(address: str) -> None:
     assert not may_be_private(address)
@@ -186,15 +158,6 @@ def spellings(address: str) -> list[str]:
         address.replace(".", "。"),
         *(f"[{each}]" for each in forms(address)),
     ]
-
-
-@pytest.fixture
-def served(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Served]:
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
-    settings = read_settings({}, home=tmp_path, burst=10_000)
-    store = Store(settings.url)
-    yield Served(settings, store)
-    store.close()
 
 
 RECIPE = """\
@@ -226,12 +189,7 @@ def test_no_spelling_of_an_inner_address_is_fit_or_fetched(address: str) -> None
 @pytest.mark.parametrize(
     "host",
     [
-        "localhost",
-        "LOCALHOST.",
-        "judge",
-        "judge.internal",
-        "x.localhost",
-        "%6c%6f.example",
+        *words_of("localhost LOCALHOST. judge judge.internal x.localhost %6c%6f.example"),
         "a b.example",
         "exa\u0000mple.com",
         "-a.example",
@@ -244,15 +202,9 @@ def test_other_inner_and_impossible_hosts_are_unfit(host: str) -> None:
 
 
 def test_ordinary_hosts_are_fit() -> None:
-    for host in (
-        "api.example.com",
-        "API.Example.com.",
-        "bücher.example",
-        "xn--bcher-kva.example",
-        "8.8.8.8",
-        "[2606:4700:4700::1111]",
-        "a_b.example.com",
-        "1.example.com",
+    for host in words_of(
+        "api.example.com API.Example.com. bücher.example xn--bcher-kva.example 8.8.8.8 [2606:4700:4700::1111] "
+        "a_b.example.com 1.example.com"
     ):
         assert unfit_endpoint(f"https://{host}/v1") is None, host
     assert plain_host("BÜCHER.example.") == "xn--bcher-kva.example"
@@ -466,33 +418,7 @@ def test_the_user_s_own_command_asks_whom_it_likes(monkeypatch: pytest.MonkeyPat
 def test_certificates_are_verified_against_the_name_and_not_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=judge.example",
-            "-addext",
-            "subjectAltName=DNS:judge.example",
-            "-keyout",
-            str(key),
-            "-out",
-            str(certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = self_signed(tmp_path, "judge.example")
     handler = type("Handler", (Inner,), {"reached": []})
     serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -528,16 +454,7 @@ def test_certificates_are_verified_against_the_name_and_not_the_address(
 
 
 def test_the_resolver_s_own_spellings_are_seen_through() -> None:
-    for host in (
-        "0x7f000001",
-        "2130706433",
-        "0177.0.0.1",
-        "127.1",
-        "localhost",
-        "１２７.0.0.1",
-        "[::1]",
-        "::ffff:127.0.0.1",
-    ):
+    for host in words_of("0x7f000001 2130706433 0177.0.0.1 127.1 localhost １２７.0.0.1 [::1] ::ffff:127.0.0.1"):
         with pytest.raises(NotAllowed):
             checked_addresses(host, 80)
     assert checked_addresses("127.1", 80, may_be_private) == ["127.0.0.1"]

@@ -15,6 +15,7 @@ from pipelines.core.interfaces import Head
 from pipelines.publishing import clean_room, foreign_code
 from pipelines.publishing.verify import ProofInputs, clean_answers
 from tests.pipelines.publishing.conftest import LABELS, Job, make_model, make_tokenizer, recipe_text, write_evaluation
+from tests.words import words_of
 
 HEAD = Head("sequence_classification", LABELS)
 AUTO_CLASS = "AutoModelForSequenceClassification"
@@ -22,13 +23,10 @@ KINDS = (
     "AutoConfig",
     "AutoModel",
     AUTO_CLASS,
-    "AutoTokenizer",
-    "AutoProcessor",
-    "AutoImageProcessor",
-    "AutoVideoProcessor",
-    "AutoFeatureExtractor",
-    "AutoModelForMaskedLM",
-    "AutoModelForCausalLM",
+    *words_of(
+        "AutoTokenizer AutoProcessor AutoImageProcessor AutoVideoProcessor AutoFeatureExtractor "
+        "AutoModelForMaskedLM AutoModelForCausalLM"
+    ),
 )
 
 
@@ -60,14 +58,10 @@ def names_read() -> list[str]:
             tokenizers.FULL_TOKENIZER_FILE,
             hub.LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE,
             TEKKEN_VOCAB_FILE,
-            "vocab.json",
-            "config.4.0.0.json",
-            "tokenizer.4.0.0.json",
-            "quantize_config.json",
-            "base/config.json",
-            "base/generation_config.json",
-            "sub/processor_config.json",
-            "default/adapter_config.json",
+            *words_of(
+                "vocab.json config.4.0.0.json tokenizer.4.0.0.json quantize_config.json base/config.json "
+                "base/generation_config.json sub/processor_config.json default/adapter_config.json"
+            ),
         }
     )
 
@@ -160,12 +154,8 @@ def test_what_is_published_of_a_planted_checkpoint_is_clean_and_nothing_of_it_ra
     made = job_of(tmp_path / "run", trained(kind), kind, to)
     folder = made.folder / "stages/mrpc/model"
     for name in NAMES:
-        harmless = name not in (
-            "adapter_config.json",
-            "tokenizer.json",
-            "special_tokens_map.json",
-            "added_tokens.json",
-            "vocab.json",
+        harmless = name not in words_of(
+            "adapter_config.json tokenizer.json special_tokens_map.json added_tokens.json vocab.json"
         )
         if harmless and "index" not in name and "/" not in name:  # those whose form the readers check are planted below
             named = (
@@ -213,12 +203,7 @@ def ask(folder: Path) -> dict[str, Any]:
     return clean_answers(folder, {"x": ProofInputs(["why"], None, 8)}, AUTO_CLASS, False, foreign_code.of_finery())
 
 
-def test_the_untouched_folder_is_loaded_by_the_clean_process(copy, marker):
-    assert ask(copy)["x"].shape == (1, 2)
-
-
-@pytest.mark.parametrize("deep", [False, True], ids=["top", "nested"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "deep"), [(name, number % 2 == 1) for number, name in enumerate(NAMES)])
 def test_a_json_that_names_code_is_cleaned_and_else_refused_before_transformers_is_imported(
     copy, planted, marker, name, deep
 ):
@@ -240,19 +225,11 @@ def test_each_way_to_name_code_is_refused_by_itself(copy, key, value):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "evil.py",
-        "custom_generate/generate.py",
-        "finery_evil.py",
-        "base/modeling_finery.py",
-        "sub/__init__.py",
-        "json.cpython-311-x86_64-linux-gnu.so",
-        "evil.so",
-        "__pycache__/modeling_finery.cpython-311.pyc",
-        "evil.pth",
-        "evil.zip",
-        "modeling_with_adapter.py",
-    ],
+    words_of(
+        "evil.py custom_generate/generate.py finery_evil.py base/modeling_finery.py sub/__init__.py "
+        "json.cpython-311-x86_64-linux-gnu.so evil.so __pycache__/modeling_finery.cpython-311.pyc evil.pth "
+        "evil.zip modeling_with_adapter.py"
+    ),
 )
 def test_code_that_finery_did_not_write_is_refused_before_anything_is_imported(copy, planted, marker, name):
     (copy / name).parent.mkdir(exist_ok=True)

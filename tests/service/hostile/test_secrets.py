@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -25,10 +24,11 @@ from service.attempts.watching import Watcher
 from service.disk import sweep_secrets
 from service.executors.records import delete_secrets, write_secrets
 from service.safety import secrets
-from service.settings import Settings, read_settings
-from service.store.store import Store
+from service.settings import Settings
 from tests.service.attempts.conftest import Server
+from tests.service.executors.worlds import until
 from tests.service.served import RECIPE, Served
+from tests.words import words_of
 
 RULING = [
     # the loader, the C library and its helpers
@@ -66,40 +66,21 @@ def judged(url: str, key: str) -> str:
     return JUDGED.format(url=url, key=key)
 
 
-@pytest.fixture
-def served(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Served]:
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
-    settings = read_settings({}, home=tmp_path, burst=10_000)
-    store = Store(settings.url)
-    yield Served(settings, store)
-    store.close()
-
-
 def kept(settings: Settings) -> list[Path]:
     return [path for path in (settings.home / "secrets").rglob("*") if path.is_file()]
 
 
-def test_the_list_is_long_enough() -> None:
+def test_no_other_name_is_taken_anywhere(served: Served) -> None:
     assert len(set(RULING)) >= 90
-
-
-@pytest.mark.parametrize("name", RULING)
-def test_no_other_name_is_taken_anywhere(served: Served, name: str) -> None:
-    from urllib.parse import quote
-
-    answer = served.submitter.put(f"/api/v1/secrets/{quote(name, safe='')}", json={"value": "x"})
-    assert answer.status_code == 422, answer.text
-    assert "cannot name a secret" in answer.text
-    assert (
-        served.admin.put(
-            f"/api/v1/server-secrets/{quote(name, safe='')}",
-            json={"projects": ["acme"], "hosts": ["a.example"], "value": "x"},
-        ).status_code
-        == 422
-    )
-    assert kept(served.settings) == []
-    answer = served.submitter.post("/api/v1/jobs", json={"recipe": RECIPE, "secrets": [name]})
-    assert answer.status_code == 422, answer.text
+    bound = {"projects": ["acme"], "hosts": ["a.example"], "value": "x"}
+    for name in RULING:
+        answer = served.submitter.put(f"/api/v1/secrets/{quote(name, safe='')}", json={"value": "x"})
+        assert answer.status_code == 422, (name, answer.text)
+        assert "cannot name a secret" in answer.text
+        assert served.admin.put(f"/api/v1/server-secrets/{quote(name, safe='')}", json=bound).status_code == 422, name
+        assert kept(served.settings) == [], name
+        answer = served.submitter.post("/api/v1/jobs", json={"recipe": RECIPE, "secrets": [name]})
+        assert answer.status_code == 422, (name, answer.text)
     assert served.store.jobs("acme", limit=1) == []
 
 
@@ -213,13 +194,6 @@ def printed(place: Path) -> str:
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def until(condition: Any) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def test_no_process_of_an_attempt_has_a_secret_in_its_environment(server: Any, tmp_path: Path) -> None:
@@ -429,13 +403,10 @@ def test_the_hub_s_token_is_no_judge_s_key_unless_listed(
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "https://evil.example/v1",
-        "https://api.openai.com.evil.example/v1",
-        "http://api.openai.com/v1",
-        "https://api.openai.com:8443/v1",
-        "https://evil.example/api.openai.com",
-    ],
+    words_of(
+        "https://evil.example/v1 https://api.openai.com.evil.example/v1 http://api.openai.com/v1 "
+        "https://api.openai.com:8443/v1 https://evil.example/api.openai.com"
+    ),
 )
 def test_another_host_is_refused_at_submission(url: str, served: Served, own: str) -> None:
     served.admin.put("/api/v1/server-secrets/OPENAI_API_KEY", json={"projects": ["acme"], "hosts": ["api.openai.com"]})

@@ -409,6 +409,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     with hub_stand_in.serving() as serving:
         hub_stand_in.connect(serving, monkeypatch)
+        monkeypatch.setattr("transformers.utils.hub._hf_api", None)  # kept with the address of the first test's Hub
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", serving.url)
         monkeypatch.setattr(
             "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",

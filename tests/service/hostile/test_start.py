@@ -14,17 +14,11 @@ import pytest
 
 from pipelines.core.errors import CommandError, FineryError
 from service import disk
+from service.cli.__main__ import main
 from service.cli.serve import _make_home, _opened, serve
 from service.settings import read_settings
 from service.store.database import _full
 from service.store.errors import NoSpace
-
-
-def serves(*arguments, home, **given):
-    """The command, which is expected to give up: (its exit code, what it said)."""
-    command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--home", str(home), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **given)
-    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -37,10 +31,10 @@ def serves(*arguments, home, **given):
         (("--executor", "docker"), "no Docker engine answers"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_a_sentence(tmp_path, arguments, sentence):
-    given = {"env": {**os.environ, "FINERY_DOCKER_HOST": f"unix://{tmp_path}/none.sock"}}
-    code, said = serves(*arguments, home=tmp_path / "home", **given)
-    assert code != 0
+def test_what_cannot_be_used_is_told_in_a_sentence(tmp_path, monkeypatch, capfd, arguments, sentence):
+    monkeypatch.setenv("FINERY_DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    assert main(["serve", "--port", "0", "--home", str(tmp_path / "home"), *arguments]) != 0
+    said = "".join(capfd.readouterr())
     assert sentence in said.replace("\n", " ")
     assert "Traceback" not in said
     assert "sesame" not in said

@@ -96,16 +96,12 @@ def test_every_stream_is_named_here(served):  # noqa: F811
     assert found == set(API)
 
 
-@pytest.mark.parametrize("path", [*API, *PAGES])
-def test_a_stream_ends_at_once_when_its_token_is_revoked(site, path):
-    stream = opened(site, path)
-    served = site.served  # noqa: F811
-    assert served.admin.delete(f"/api/v1/tokens/{site.token.id}").status_code == 200
-    name, data = stream.ended()
-    if path in API:
-        assert (name, data["reason"]) == ("end", "bad_token")
-    else:
-        assert name == "signed-out"
+def test_every_stream_ends_at_once_when_its_token_is_revoked(site):
+    streams = [opened(site, path) for path in (*API, *PAGES)]
+    assert site.served.admin.delete(f"/api/v1/tokens/{site.token.id}").status_code == 200
+    ends = [stream.ended() for stream in streams]
+    assert [(name, data["reason"]) for name, data in ends[: len(API)]] == [("end", "bad_token")] * len(API)
+    assert [name for name, _ in ends[len(API) :]] == ["signed-out"] * len(PAGES)
 
 
 def test_a_token_that_another_server_revoked_ends_the_stream_here_too(site):
@@ -116,17 +112,17 @@ def test_a_token_that_another_server_revoked_ends_the_stream_here_too(site):
     assert stream.ended()[1]["reason"] == "bad_token"
 
 
-@pytest.mark.parametrize("path", [*API, *PAGES])
-def test_a_stream_ends_when_its_token_expires(site, path, monkeypatch):
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(jobs_page, "MOST_IDLE", 0.5)
+def test_every_stream_ends_when_its_token_expires(site, monkeypatch):
+    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(jobs_page, "MOST_IDLE", 0.2)
     made = new_token()
     site.token = site.served.store.add_token(
         made.prefix, made.sha256, project="acme", role="viewer", expires=time.time() + 3
     )
     site.bearer = {"Authorization": f"Bearer {made.text}"}
     site.cookie = site.served.app.state.web_sessions.make(site.token)[0]
-    assert opened(site, path).ended()[0] in ("end", "signed-out")
+    for stream in [opened(site, path) for path in (*API, *PAGES)]:
+        assert stream.ended()[0] in ("end", "signed-out")
 
 
 def test_nothing_that_happens_after_the_revocation_is_sent(site, monkeypatch):
@@ -146,12 +142,11 @@ def test_nothing_that_happens_after_the_revocation_is_sent(site, monkeypatch):
     assert "not for you" not in json.dumps(stream.events)
 
 
-@pytest.mark.parametrize("path", API + PAGES[1:])
-def test_a_stream_of_a_job_that_is_deleted_ends(site, path):
-    stream = opened(site, path)
+def test_every_stream_of_a_job_that_is_deleted_ends(site):
+    streams = [opened(site, path) for path in API + PAGES[1:]]
     site.served.succeeded(site.attempt)
     site.served.submitter.delete(f"/api/v1/jobs/{site.job}")
-    assert stream.ended()[0] in ("end", "over")
+    assert {stream.ended()[0] for stream in streams} <= {"end", "over"}
 
 
 # --- signing out

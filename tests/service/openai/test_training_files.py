@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.openai.training_files import LONGEST_LINE, MOST_TOLD, examine
+from tests.words import words_of
 
 CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 PREFERENCE = {
@@ -124,16 +125,7 @@ def test_too_few_rows_and_an_empty_file_are_mistakes():
                 st.lists(inner, max_size=3)
                 | st.dictionaries(
                     st.sampled_from(
-                        [
-                            "messages",
-                            "role",
-                            "content",
-                            "input",
-                            "preferred_output",
-                            "non_preferred_output",
-                            "weight",
-                            "x",
-                        ]
+                        words_of("messages role content input preferred_output non_preferred_output weight x")
                     ),
                     inner,
                     max_size=4,

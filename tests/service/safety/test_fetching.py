@@ -7,41 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from service.safety.fetching import FetchRefused, fetch, is_public
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "10.1.2.3",
-        "172.16.0.1",
-        "192.168.1.1",
-        "169.254.169.254",
-        "0.0.0.0",
-        "100.64.0.1",
-        "224.0.0.1",
-        "255.255.255.255",
-        "::1",
-        "::",
-        "fe80::1%eth0",
-        "fc00::1",
-        "::ffff:127.0.0.1",
-        "::ffff:10.0.0.1",
-        "64:ff9b::7f00:1",
-        "2002:7f00:1::",
-        "192.0.2.1",
-        "not-an-address",
-    ],
-)
-def test_addresses_inside_networks_are_not_public(address):
-    assert not is_public(address)
-
-
-@pytest.mark.parametrize(
-    "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
-def test_addresses_of_the_internet_are_public(address):
-    assert is_public(address)
+from tests.words import words_of
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -153,12 +119,7 @@ def test_a_file_above_the_limit_is_refused_while_it_arrives(server):
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://x/y",
-        "http://",
-        "file:///etc/passwd",
-        "http://x:22/",
-        "http://[::1",
-        "http://x:99999/",
+        *words_of("ftp://x/y http:// file:///etc/passwd http://x:22/ http://[::1 http://x:99999/"),
         "http://a b/",
         "http://x/\r\nHost: y",
         "gopher://x",

@@ -1,6 +1,7 @@
 """References are found where they may stand, and nowhere else."""
 
 from service.safety.references import key_of, references, replaced
+from tests.words import words_of
 
 
 def test_a_reference_is_found_in_a_stage_a_list_and_a_matrix():
@@ -15,14 +16,9 @@ def test_a_reference_is_found_in_a_stage_a_list_and_a_matrix():
             "method": {"x": {"stages.s.task.validation": "file:file-4"}},
         },
     }
-    assert [str(each) for each in references(data)] == [
-        "job:first",
-        "file:file-1",
-        "file:file-3",
-        "model:a",
-        "model:b",
-        "file:file-4",
-    ]
+    assert [str(each) for each in references(data)] == words_of(
+        "job:first file:file-1 file:file-3 model:a model:b file:file-4"
+    )
 
 
 def test_a_label_that_looks_like_a_reference_is_the_users_own_word():

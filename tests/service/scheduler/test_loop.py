@@ -13,6 +13,12 @@ HOST = Host("here", cpus=2, memory=1 << 34, slots=(GpuSlot(0, "H200", 141 << 30)
 
 
 @pytest.fixture
+def store_url(sqlite_url):
+    """SQLite alone: what databases could differ in is tested with the store."""
+    return sqlite_url
+
+
+@pytest.fixture
 def scheduler(store):
     store.report_host(HOST)
     return Scheduler(store, read_settings({}), "me")

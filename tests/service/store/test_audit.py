@@ -11,6 +11,7 @@ from service.jobs.states import IllegalTransition, Move
 from service.store import audit as trail
 from service.store.audit import FAILURE_SECONDS, MOST_FAILURES, Actor, acting, identify, plain
 from service.store.errors import NotFound
+from tests.words import words_of
 
 SOMEBODY = Actor("token-1", "submitter", "p", {"client": ("192.0.2.7", 1234), "state": {"request_id": "req-9"}})
 
@@ -25,12 +26,8 @@ def test_a_row_says_who_did_what_from_where(store):
         store.move(job.id, Move.CANCEL)
     cancel, submit = store.audit()
     assert (submit.action, submit.kind, submit.thing, submit.project) == ("job.submit", "job", job.id, "p")
-    assert (submit.actor, submit.role, submit.actor_project, submit.address, submit.request) == (
-        "token-1",
-        "submitter",
-        "p",
-        "192.0.2.7",
-        "req-9",
+    assert (submit.actor, submit.role, submit.actor_project, submit.address, submit.request) == tuple(
+        words_of("token-1 submitter p 192.0.2.7 req-9")
     )
     assert dict(submit.details) == {"name": "x", "via": "api"}
     assert (cancel.action, dict(cancel.details)) == ("job.cancel", {"was": "queued"})

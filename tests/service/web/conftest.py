@@ -32,6 +32,8 @@ class Site:
         self.seeder = Seeder(settings, store)
         self.jobs = seeded.jobs
         self.woken = 0
+        self.signed_in: dict[str, object] = {}
+        """Cookies of browsers, by role."""
 
     def wake(self) -> None:
         self.woken += 1

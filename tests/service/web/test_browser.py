@@ -53,7 +53,15 @@ def opened(
     chromium: Any, site: Any, role: str | None = "submitter", expect: tuple[str, ...] = (), **options: Any
 ) -> Iterator[Any]:
     """A page, signed in, that must not complain: a violation of the content security policy or an exception is a failure."""
-    context = chromium.new_context(base_url=site.address, **options)
+    if role is not None and role not in site.signed_in:
+        with contextlib.closing(chromium.new_context(base_url=site.address)) as context:
+            page = context.new_page()
+            page.goto("/sign-in")
+            page.fill("#token", site.seeded.tokens[role])
+            page.click("button.main")
+            page.wait_for_url("**/jobs")
+            site.signed_in[role] = context.storage_state()
+    context = chromium.new_context(base_url=site.address, storage_state=site.signed_in.get(role), **options)
     page = context.new_page()
     page.set_default_timeout(SOON)
     complaints: list[str] = []
@@ -61,11 +69,6 @@ def opened(
         "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
     )
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    if role is not None:
-        page.goto("/sign-in")
-        page.fill("#token", site.seeded.tokens[role])
-        page.click("button.main")
-        page.wait_for_url("**/jobs")
     try:
         yield page
     finally:
@@ -230,6 +233,7 @@ def test_a_recipe_is_filled_in_checked_and_submitted(chromium, site):
 def test_the_chosen_theme_stays(chromium, site):
     background = "getComputedStyle(document.body).backgroundColor"
     with opened(chromium, site, color_scheme="light") as page:
+        page.goto("/jobs")
         light = page.evaluate(background)
         page.click("#theme button")
         page.click("#theme button")

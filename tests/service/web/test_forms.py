@@ -6,6 +6,7 @@ from pipelines.core.load import read_text
 from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from service.web.forms import CHOICE, draft_of, edited, field_of, form_of, names
+from tests.words import words_of
 
 
 def posted(form, found=None):
@@ -38,18 +39,7 @@ def test_every_recipe_of_the_project_survives_its_form(configs):
 
 KEYS = st.sampled_from(
     [
-        "name",
-        "seed",
-        "model",
-        "stages",
-        "tokenizer",
-        "launch",
-        "architecture",
-        "preset",
-        "task",
-        "tuner",
-        "arguments",
-        "stage",
+        *words_of("name seed model stages tokenizer launch architecture preset task tuner arguments stage"),
         "odd key",
         "é",
         "a.b",

@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.web.job import LONGEST_LINE, SHOWN, difference, end_of, last_part, readable, since
+from tests.words import words_of
 
 
 def printed(folder, text, start=0):
@@ -90,17 +91,6 @@ def test_both_texts_can_be_read_off_it_by_their_line_numbers(left, right):
 def test_long_equal_stretches_are_left_out_around_the_change():
     left = "\n".join(f"line {number}" for number in range(40))
     lines = difference(left, left.replace("line 20", "line twenty"))
-    assert [line.kind for line in lines] == [
-        "gap",
-        "same",
-        "same",
-        "same",
-        "gone",
-        "new",
-        "same",
-        "same",
-        "same",
-        "gap",
-    ]
+    assert [line.kind for line in lines] == words_of("gap same same same gone new same same same gap")
     assert lines[0].text == "17 equal lines"
     assert (lines[4].left, lines[5].right) == (21, 21)

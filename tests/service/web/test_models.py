@@ -4,33 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.web.models import read_card, rendered, without_front_matter
+from tests.words import words_of
 
-TAGS = {
-    "p",
-    "a",
-    "em",
-    "strong",
-    "code",
-    "pre",
-    "ul",
-    "ol",
-    "li",
-    "blockquote",
-    "hr",
-    "br",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "div",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-}
+TAGS = set(words_of("p a em strong code pre ul ol li blockquote hr br table thead tbody tr th td div h2 h3 h4 h5 h6"))
 ATTRIBUTES = {"href", "rel", "title", "class", "start", "tabindex", "role", "aria-label"}
 
 

@@ -10,6 +10,7 @@ from service.jobs.states import Move, State
 from service.web.sessions import COOKIE
 from tests.service.web.conftest import csrf
 from tests.service.web.seeding import HOSTILE, RECIPE
+from tests.words import words_of
 
 PAGES = ["/jobs", "/studies", "/compare", "/leaderboard", "/models", "/hosts", "/submit", "/submit?mode=yaml"]
 GOOD = "name: from-the-page\nmodel:\n  architecture: {preset: bert-tiny}\nstages:\n  - {stage: supervised, task: builtin/python-docs}\n"
@@ -253,14 +254,7 @@ def test_a_job_tells_its_scores_costs_and_differences(site, clients):
 
 def test_the_leaderboard_is_best_first_and_for_one_project(clients):
     text = clients("viewer").get("/leaderboard?benchmark=glue/mrpc&metric=f1").text
-    assert re.findall(r"<strong>([\d.]+)</strong>", text) == [
-        "0.8371",
-        "0.8060",
-        "0.8000",
-        "0.7971",
-        "0.7900",
-        "0.7660",
-    ]
+    assert re.findall(r"<strong>([\d.]+)</strong>", text) == words_of("0.8371 0.8060 0.8000 0.7971 0.7900 0.7660")
     text = clients("admin").get("/leaderboard?benchmark=glue/mrpc&metric=f1").text
     assert re.findall(r"<strong>([\d.]+)</strong>", text)[0] == "0.9900"
     assert clients("viewer").get("/leaderboard?benchmark=nothing").status_code == 200
@@ -323,16 +317,10 @@ def test_no_text_breaks_the_editor_or_the_form(clients, text):
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "/jobs/%00",
-        "/jobs/job-%00/log",
-        "/jobs?search=%00",
-        "/jobs?after=%00",
-        "/leaderboard?benchmark=%00",
-        "/models/a%00",
-        "/compare?job=%00",
-        "/submit?like=%00",
-    ],
+    words_of(
+        "/jobs/%00 /jobs/job-%00/log /jobs?search=%00 /jobs?after=%00 /leaderboard?benchmark=%00 /models/a%00 "
+        "/compare?job=%00 /submit?like=%00"
+    ),
 )
 def test_the_character_that_no_database_takes_is_nothing(clients, address):
     assert clients("submitter").get(address).status_code == 404
