@@ -372,7 +372,10 @@ LEARNT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "objective", "words"), covering(LEARNT))
+@pytest.mark.parametrize(
+    ("model_type", "objective", "words"),
+    covering(LEARNT, name=lambda model_type, objective, _: f"{model_type}-{objective}"),
+)
 def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card(
     pretrained, quick, capsys, monkeypatch, model_type, objective, words
 ):
