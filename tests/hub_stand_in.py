@@ -59,6 +59,7 @@ class StandIn:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two packets: without it each answer waits 40 ms
     hub: StandIn
 
     def log_message(self, *arguments: object) -> None:

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ PIPELINES = modules("pipelines")
 SERVICE = modules("service")
 
 
+@cache
 def imports(module, path, everywhere=True, types=True):
     """(dotted module, line) of every import; with `everywhere=False` only those that run when the module is imported.
 
@@ -60,8 +62,13 @@ def imports(module, path, everywhere=True, types=True):
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")))
+    visit(parsed(path))
     return found
+
+
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _is_typing(node):
@@ -119,7 +126,7 @@ def test_only_registries_name_modules_in_strings(names):
     for module, path in names.items():
         if module.endswith(".registry"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 bare = node.value.partition(":")[0]
                 if re.fullmatch(r"\w+(\.\w+)+", bare) and bare in known:
@@ -144,7 +151,7 @@ def test_the_architectures_stand_alone_so_that_a_checkpoint_can_carry_them():
     folder = REPOSITORY / "pipelines/architectures"
     for path in sorted(folder.rglob("*.py")):
         assert path.parent == folder
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1, f"{path.name}:{node.lineno} reaches outside its folder"
                 assert (folder / f"{node.module}.py").is_file(), f"{path.name}:{node.lineno}"

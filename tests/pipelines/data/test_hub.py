@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipelines.core.errors import DataError
 from pipelines.data import hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-API, RESOLVE = "/api/datasets/owner/set", f"/datasets/owner/set/resolve/{COMMIT}/"
+RESOLVE = f"/datasets/owner/set/resolve/{COMMIT}/"
 
 
 def parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -41,6 +41,8 @@ class Hub(BaseHTTPRequestHandler):
     """The few addresses that reading a data set needs."""
 
     asked: list[str] = []
+    cards: dict[str, bytes] = {}
+    """More data sets, by name: each has a card of its own."""
 
     def log_message(self, *arguments: Any) -> None: ...
 
@@ -48,18 +50,21 @@ class Hub(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        if path in (API, f"{API}/revision/{COMMIT}"):
-            about = {"id": "owner/set", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+        name = next((each for each in ("owner/set", *self.cards) if f"/{each}/" in f"{path}/"), "none")
+        files = FILES | ({"README.md": self.cards[name]} if name in self.cards else {})
+        api, resolve = f"/api/datasets/{name}", f"/datasets/{name}/resolve/{COMMIT}/"
+        if path in (api, f"{api}/revision/{COMMIT}") and name != "none":
+            about = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
             self.send(200, json.dumps(about | {"private": False, "tags": [], "downloads": 0, "likes": 0}).encode())
-        elif path == f"{API}/tree/{COMMIT}":
+        elif path == f"{api}/tree/{COMMIT}":
             entries = [
-                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-                for name, content in FILES.items()
+                {"type": "file", "path": file, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for file, content in files.items()
             ]
             self.send(200, json.dumps(entries).encode())
-        elif path.startswith(RESOLVE) and (content := FILES.get(path.removeprefix(RESOLVE))):
+        elif path.startswith(resolve) and (content := files.get(path.removeprefix(resolve))):
             self.send(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
-        elif path.startswith((RESOLVE, f"{API}/tree/")):
+        elif path.startswith((resolve, f"{api}/tree/")):
             self.send(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
         else:
             self.send(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
@@ -94,6 +99,11 @@ def ask(key, function):
         answers[key] = function()
     except DataError as error:
         answers[key] = str(error)
+if sys.argv[1:]:
+    for name in sys.argv[1:]:
+        ask(name, lambda: sources.find(name).load("train").to_list())
+    print(json.dumps(answers))
+    sys.exit()
 source = sources.find("owner/set")
 ask("hash", lambda: source.content_hash("train"))
 ask("splits", source.splits)
@@ -105,7 +115,7 @@ print(json.dumps(answers))
 """
 
 
-def ask(endpoint: str, home: Path, repository: Path, offline: bool) -> dict[str, Any]:
+def ask(endpoint: str, home: Path, repository: Path, offline: bool, names: Sequence[str] = ()) -> dict[str, Any]:
     environment = os.environ | {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(home),
@@ -114,7 +124,9 @@ def ask(endpoint: str, home: Path, repository: Path, offline: bool) -> dict[str,
         "HF_HUB_DISABLE_XET": "1",
         "FINERY_DATA": "",
     }
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, cwd=home)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *names], env=environment, capture_output=True, text=True, cwd=home
+    )
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answers
@@ -143,29 +155,28 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "{secret}",
-        "file://{secret}",
-        "{server}/datasets/other.jsonl",
-        "zip://*.csv::{server}/datasets/x.zip",
-        "../../../../{secret}",
-    ],
-)
-def test_a_card_leads_nowhere_but_to_the_hub(
-    place: str, server: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-):
+PLACES = [
+    "{secret}",
+    "file://{secret}",
+    "{server}/datasets/other.jsonl",
+    "zip://*.csv::{server}/datasets/x.zip",
+    "../../../../{secret}",
+]
+
+
+def test_a_card_leads_nowhere_but_to_the_hub(server: str, tmp_path: Path, repository: Path):
     secret = tmp_path / "admin.jsonl"
     secret.write_text('{"text": "the-token-of-the-admin"}\n')
-    named = place.format(secret=secret, server=server)
-    card = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '{named}'\n---\n"
-    monkeypatch.setitem(FILES, "README.md", card.encode())
+    for number, place in enumerate(PLACES):
+        named = place.format(secret=secret, server=server)
+        card = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '{named}'\n---\n"
+        Hub.cards[f"owner/set{number}"] = card.encode()
     Hub.asked.clear()
-    found = ask(server, tmp_path, repository, offline=False)
+    found = ask(server, tmp_path, repository, offline=False, names=list(Hub.cards))
     assert "the-token-of-the-admin" not in json.dumps(found)
-    if ".." not in place:
-        assert "which does not lie on the Hub" in found["rows"]
+    assert len(found) == len(PLACES)
+    for place, rows in zip(PLACES, found.values(), strict=True):
+        assert ".." in place or "which does not lie on the Hub" in rows, place
     assert not [path for path in Hub.asked if path.startswith(("/datasets/other", "/datasets/x"))], (
         "it was refused before it was asked for"
     )

@@ -108,9 +108,3 @@ def test_one_ending_makes_a_sentence_of_the_documentation():
         assert len(set(row["options"])) == 4
     letters = [row["answer"] for row in rows]
     assert min(letters.count(letter) for letter in "ABCD") > len(rows) / 8
-
-
-def test_the_same_python_gives_the_same_rows():
-    for split in SPLITS:
-        for rows in python_docs.ROWS.values():
-            assert rows(split) == rows(split)

@@ -41,26 +41,6 @@ def test_entities_are_those_of_conlleval(tags):
     assert entities(tags) == official_entities(tags)
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.lists(TAGS.flatmap(lambda tags: st.tuples(st.just(tags), st.permutations(tags))), min_size=1, max_size=4))
-def test_scores_follow_from_the_entities_of_all_texts_together(texts):
-    predicted = {(row, *entity) for row, (said, _) in enumerate(texts) for entity in official_entities(list(said))}
-    true = {(row, *entity) for row, (_, right) in enumerate(texts) for entity in official_entities(list(right))}
-    precision = len(predicted & true) / len(predicted) if predicted else 0.0
-    recall = len(predicted & true) / len(true) if true else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    pairs = [pair for said, right in texts for pair in zip(said, right, strict=True)]
-    expected = {
-        "f1": f1,
-        "precision": precision,
-        "recall": recall,
-        "accuracy": sum(one == other for one, other in pairs) / len(pairs),
-    }
-    assert Seqeval().compute([said for said, _ in texts], [right for _, right in texts]) == pytest.approx(
-        expected, abs=1e-12
-    )
-
-
 def test_a_case_by_hand():
     # one of two true entities is found; the other has its class right and its end wrong; one tag of six is wrong
     right = [["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O"]]

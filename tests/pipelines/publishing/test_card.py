@@ -387,12 +387,31 @@ def test_scores_without_evidence_have_no_sentence():
 
 
 ADAPTER = "{name: adapter, kind: parallel, reduction_factor: 4}"
-BLOCKED = "import sys\nfor name in ('pipelines', 'service', 'finery'):\n    sys.modules[name] = None\n"
-ASKED = (
-    "\nimport torch\ninputs = tokenizer('nine trains', return_tensors='pt')\n"
-    "with torch.no_grad():\n    said = model.eval()(**inputs).logits\n"
-    "print(said.double().sum().item(), said.double().abs().max().item())\n"
-)
+CARDS = [
+    ("finery", ADAPTER, ""),
+    ("bert", ADAPTER, ", bake: true"),
+    ("bert", "{name: prefix, num_virtual_tokens: 3}", ""),
+    ("bert", "{name: p_tuning, num_virtual_tokens: 3}", ""),
+    ("bert", "{name: prompt, num_virtual_tokens: 3}", ""),
+]
+READER = """
+import json, os, sys, traceback
+for name in ("pipelines", "service", "finery"):
+    sys.modules[name] = None
+import peft, torch, transformers
+for number, code in enumerate(json.load(open("codes.json"))):  # each in a process of its own
+    if not os.fork():
+        try:
+            exec(code)
+            inputs = tokenizer("nine trains", return_tensors="pt")
+            with torch.no_grad():
+                logits = model.eval()(**inputs).logits.double()
+            json.dump([logits.sum().item(), logits.abs().max().item()], open(f"{number}.json", "w"))
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.wait()
+"""
 
 
 def lines_of_card(folder: Path) -> str:
@@ -401,68 +420,35 @@ def lines_of_card(folder: Path) -> str:
     return next(block for block in blocks if "from_pretrained" in block)
 
 
-def answered(code: str, place: Path) -> list[float]:
-    """What a process of its own prints, isolated from this one's paths."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-B", "-c", BLOCKED + code + ASKED],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=place,
-        env={"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(place), "OMP_NUM_THREADS": "1"},
-    )
-    return [float(number) for number in done.stdout.split()]
-
-
-@pytest.mark.parametrize(
-    ("model_type", "publish"),
-    [
-        ("finery", ""),
-        ("bert", ", bake: true"),
-        pytest.param("bert", "", marks=pytest.mark.long),
-        pytest.param("finery", ", bake: true", marks=pytest.mark.long),
-    ],
-)
-def test_an_adapter_loads_by_the_lines_of_its_card_where_finery_does_not_exist(
-    pretrained: Any, quick: None, tmp_path: Path, model_type: str, publish: str
+def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
+    pretrained: Any, quick: None, tmp_path: Path
 ) -> None:
-    made = pretrained(model_type, "masked_lm", tuner=ADAPTER, publish=publish)
-    context = made.context()
-    made.publish.run(context)
-    model = context.open_model(made.recipe.stages[0].objective.head, stage_id="lm", trained_head=True).eval()
-    with torch.no_grad():
-        expected = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
-        with model.disable_adapter():
-            bare = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
-    published = Path(made.publish.to)
-    moved = tmp_path / "elsewhere"
-    published.rename(moved)
-    code = lines_of_card(moved).replace(json.dumps(str(published)), json.dumps(str(moved)))
-    assert ("import finery_bottleneck" in code) == (not publish)
-    found = answered(code, tmp_path)
-    assert found == pytest.approx([expected.sum().item(), expected.abs().max().item()], rel=1e-5)
-    assert found[1] != pytest.approx(bare.abs().max().item(), rel=1e-3)  # the probe sees the adapter
-
-
-@pytest.mark.parametrize(
-    "tuner",
-    [
-        "{name: prefix, num_virtual_tokens: 3}",
-        "{name: p_tuning, num_virtual_tokens: 3}",
-        pytest.param("{name: prompt, num_virtual_tokens: 3}", marks=pytest.mark.long),
-    ],
-)
-def test_virtual_tokens_load_by_the_lines_of_their_card(
-    pretrained: Any, quick: None, tmp_path: Path, tuner: str
-) -> None:
-    made = pretrained("bert", "masked_lm", tuner=tuner)
-    context = made.context()
-    made.publish.run(context)
-    model = context.open_model(made.recipe.stages[0].objective.head, stage_id="lm", trained_head=True).eval()
-    with torch.no_grad():
-        expected = model(**made.tokenizer("nine trains", return_tensors="pt")).logits.double()
-    found = answered(lines_of_card(Path(made.publish.to)), tmp_path)
-    assert found == pytest.approx([expected.sum().item(), expected.abs().max().item()], rel=1e-5)
+    """Processes isolated from this one's paths read publications that were moved."""
+    codes, expected = [], []
+    for number, (model_type, tuner, publish) in enumerate(CARDS):
+        made = pretrained(model_type, "masked_lm", tuner=tuner, publish=publish)
+        context = made.context()
+        made.publish.run(context)
+        model = context.open_model(made.recipe.stages[0].objective.head, stage_id="lm", trained_head=True).eval()
+        inputs = made.tokenizer("nine trains", return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**inputs).logits.double()
+            if tuner == ADAPTER:
+                with model.disable_adapter():
+                    bare = model(**inputs).logits.double()
+                assert not torch.allclose(logits, bare, rtol=1e-3)  # the probe sees the adapter
+        expected.append([logits.sum().item(), logits.abs().max().item()])
+        published, moved = Path(made.publish.to), tmp_path / f"elsewhere-{number}"
+        published.rename(moved)
+        made.folder.rename(tmp_path / f"run-{number}")
+        codes.append(lines_of_card(moved).replace(json.dumps(str(published)), json.dumps(str(moved))))
+        assert ("import finery_bottleneck" in codes[-1]) == (tuner == ADAPTER and not publish)
+    (tmp_path / "codes.json").write_text(json.dumps(codes))
+    environment = {"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-I", "-B", "-c", READER], check=True, cwd=tmp_path, env=environment)
+    for number, wanted in enumerate(expected):
+        found = json.loads((tmp_path / f"{number}.json").read_text())
+        assert found == pytest.approx(wanted, rel=1e-5), CARDS[number]
 
 
 def test_only_a_method_that_peft_lacks_brings_a_module(tmp_path: Path) -> None:

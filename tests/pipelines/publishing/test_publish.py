@@ -17,6 +17,7 @@ from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.models.heads import HEAD_CLASSES
+from tests.covering import covering
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
@@ -33,12 +34,9 @@ def mistakes(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "publish"),
     [
-        ("finery", ""),
-        ("bert-lora", ", merge: false"),
-        pytest.param("bert", "", marks=pytest.mark.long),
+        ("finery-lora", ", merge: false"),
+        pytest.param("finery", "", marks=pytest.mark.long),
         pytest.param("bert-lora", "", marks=pytest.mark.long),
-        pytest.param("finery-lora", "", marks=pytest.mark.long),
-        pytest.param("finery-lora", ", merge: false", marks=pytest.mark.long),
     ],
 )
 def test_a_published_folder_is_complete_verified_and_marked(job, kind, publish, tmp_path):
@@ -374,7 +372,10 @@ LEARNT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("model_type", "objective", "words"), LEARNT, ids=[f"{a}-{b}" for a, b, _ in LEARNT])
+@pytest.mark.parametrize(
+    ("model_type", "objective", "words"),
+    covering(LEARNT, name=lambda model_type, objective, _: f"{model_type}-{objective}"),
+)
 def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card(
     pretrained, quick, capsys, monkeypatch, model_type, objective, words
 ):
@@ -399,8 +400,9 @@ def test_what_an_objective_leaves_is_published_and_runs_by_the_lines_of_its_card
     }
 
 
-@pytest.mark.parametrize("merge", [True, False])
-@pytest.mark.parametrize(("model_type", "objective"), [("gpt2", "causal_lm"), ("t5", "span_corruption")])
+@pytest.mark.parametrize(
+    ("model_type", "objective", "merge"), [("gpt2", "causal_lm", True), ("t5", "span_corruption", False)]
+)
 def test_an_adapter_on_a_language_model_is_published_both_ways(pretrained, quick, model_type, objective, merge):
     made = pretrained(model_type, objective, "{name: lora, r: 2}", "" if merge else ", merge: false")
     made.publish.run(made.context())

@@ -53,13 +53,13 @@ def open_model(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("tuner", ["full", "lora"])
+@pytest.mark.parametrize(("tuner", "epochs"), [("full", 8), ("lora", 6)])
 def test_a_whole_stage_learns_and_leaves_its_result(
-    tuner: str, recipe: Any, context: Callable[..., Context], events: Any
+    tuner: str, epochs: int, recipe: Any, context: Callable[..., Context], events: Any
 ) -> None:
     written = recipe(
-        f"tuner: {tuner}\n    block_size: 24\n    arguments: {{num_train_epochs: 20, learning_rate: 1e-2, global_batch_size: 8, "
-        "logging_steps: 10, save_strategy: 'no'}"
+        f"tuner: {tuner}\n    block_size: 24\n    arguments: {{num_train_epochs: {epochs}, learning_rate: 1e-2, global_batch_size: 8, "
+        "logging_steps: 5, save_strategy: 'no'}"
     )
     place = context(recipe=written, open_model=open_model)
     written.stages[0].run(place)
@@ -77,8 +77,8 @@ def test_a_whole_stage_learns_and_leaves_its_result(
         for text in (*tiny.TEXTS, *tiny.TEXTS[::-1])
     )
     blocks = tokens // 22  # each block has two special tokens of its own
-    assert metrics["train_tokens"] == 20 * blocks * 24
-    assert metrics["train_steps"] == 20 * -(-blocks // 8)
+    assert metrics["train_tokens"] == epochs * blocks * 24
+    assert metrics["train_steps"] == epochs * -(-blocks // 8)
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < (0.9 if tuner == "full" else 1) * losses[0]  # an adapter on a random body learns little
     assert heads.saved_head(place.folder / "model") == tiny.MASKED
@@ -99,10 +99,8 @@ ENCODER = "{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, inter
     ("objective", "architecture", "apart"),
     [
         ("masked_lm", ENCODER, False),
-        ("causal_lm", OURS, False),
         ("causal_lm", DECODER, True),
-        ("prefix_lm", OURS, True),
-        ("prefix_lm", DECODER, False),
+        ("prefix_lm", OURS, False),
         ("permutation_lm", XLNET, True),
         ("next_sentence", ENCODER, True),
         ("sentence_order", ENCODER, True),
@@ -112,8 +110,8 @@ def test_every_objective_on_text_learns(
     objective: str, architecture: str, apart: bool, recipe: Any, context: Callable[..., Context], events: Any
 ) -> None:
     written = recipe(
-        f"objective: {objective}\n    block_size: 24\n    cross_document_attention: {str(apart).lower()}\n    arguments: {{max_steps: 60, "
-        "learning_rate: 1e-2, global_batch_size: 8, logging_steps: 15, save_strategy: 'no'}",
+        f"objective: {objective}\n    block_size: 24\n    cross_document_attention: {str(apart).lower()}\n    arguments: {{max_steps: 40, "
+        "learning_rate: 1e-2, global_batch_size: 8, logging_steps: 10, save_strategy: 'no'}",
         architecture=architecture,
         sentences=True,
     )
@@ -128,7 +126,7 @@ def test_every_objective_on_text_learns(
     assert len(losses) == 4
     assert losses[-1] < 0.95 * losses[0]
     metrics = json.loads((place.folder / "metrics.json").read_text())
-    assert 0 < metrics["train_tokens"] <= 60 * 8 * 24
+    assert 0 < metrics["train_tokens"] <= 40 * 8 * 24
     assert heads.saved_head(place.folder / "model") == written.stages[0].objective.head
     again = opening.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
     assert again.finery_new_modules == []

@@ -93,11 +93,11 @@ def weights_of(given):
     ("model_type", "shape", "reads"),
     [
         ("finery", {"family": "decoder"}, "text"),
-        ("finery", {"family": "encoder"}, "pair"),
-        ("finery", {"family": "encoder-decoder"}, "pair"),
-        ("gpt2", {}, "text"),
         ("bert", {}, "pair"),
         ("bart", {}, "pair"),
+        pytest.param("finery", {"family": "encoder"}, "pair", marks=pytest.mark.long),
+        pytest.param("finery", {"family": "encoder-decoder"}, "pair", marks=pytest.mark.long),
+        pytest.param("gpt2", {}, "text", marks=pytest.mark.long),
     ],
 )
 def test_every_family_learns_and_says_how_it_reads(folder, context, model_type, shape, reads):
@@ -140,7 +140,7 @@ def test_it_learns_which_answer_is_better_and_opens_again_with_its_head(folder, 
     assert torch.equal(again.score.weight, weights_of(given)["score.weight"])
 
 
-@pytest.mark.parametrize("model_type", ["finery", "bert"])
+@pytest.mark.parametrize("model_type", ["finery", pytest.param("bert", marks=pytest.mark.long)])
 def test_an_adapter_learns_the_head_whole_and_is_merged_when_it_is_opened(folder, context, model_type):
     from pipelines.models import opening
 

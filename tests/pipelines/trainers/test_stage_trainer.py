@@ -45,11 +45,7 @@ def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> Non
     ("old", "value", "new", "expected"),
     [
         ("evaluation_strategy", "epoch", "eval_strategy", "epoch"),
-        ("warmup_ratio", 0.06, "warmup_steps", 0.06),
-        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
         ("gradient_checkpointing", True, "activation_checkpointing", True),
-        ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
-        ("adafactor", True, "optim", "adafactor"),
     ],
 )
 def test_earlier_names_reach_the_live_object_with_a_warning(
@@ -180,7 +176,7 @@ def test_a_rate_for_a_weight_that_is_not_there_is_a_mistake_of_the_tuner() -> No
         split_by_rate(torch.optim.SGD(model.parameters(), lr=1.0), model, {"weight": 0.5, "elsewhere": 2.0})
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "adafactor", "sgd", "rmsprop"])
+@pytest.mark.parametrize("optim", ["adamw_torch", "adafactor"])
 def test_one_step_moves_each_layer_by_its_rate(optim: str, context: Callable[..., Context]) -> None:
     """The first update of a layer is its rate times that of the same layer at the full rate."""
     words = {
@@ -240,7 +236,15 @@ def snapshots(watched: list[Any]) -> Callable[[Any, Any], Any]:
     return loss
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"])
+@pytest.mark.parametrize(
+    "optim",
+    [
+        "adamw_torch_fused",
+        "adafactor",
+        "adagrad",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("adamw_torch", "sgd", "rmsprop")),
+    ],
+)
 def test_what_is_frozen_is_not_touched_and_learns_from_its_epoch_on(
     optim: str, context: Callable[..., Context], watched: list[Any]
 ) -> None:
@@ -293,7 +297,7 @@ def test_a_layer_that_wakes_begins_with_a_fresh_state(context: Callable[..., Con
 TRICKS = Full(gradual_unfreezing=True, discriminative=2.6, slanted_triangular=True)
 
 
-@pytest.mark.parametrize("stop_at", [2, 4, 5, 7, 10])
+@pytest.mark.parametrize("stop_at", [4, 5, 10])
 def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[..., Context], events: Any) -> None:
     whole, metrics = train(context("whole"), TRICKS, activation_checkpointing=stop_at == 5)
     first, calls = context("stopped"), []

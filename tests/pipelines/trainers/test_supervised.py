@@ -172,16 +172,6 @@ def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: 
         stage(keys)
 
 
-@pytest.mark.parametrize("words", ["evaluation_strategy: epoch", "eval_strategy: epoch"])
-def test_early_stopping_is_accepted_in_earlier_names_too(words: str, stage: Any) -> None:
-    assert (
-        stage(
-            f"early_stopping_patience: 2\n    arguments: {{{words}, load_best_model_at_end: true}}"
-        ).early_stopping_patience
-        == 2
-    )
-
-
 def test_glue_ax_has_nothing_to_learn_from() -> None:
     with pytest.raises(RecipeError, match="glue/ax has no training rows; train glue/mnli"):
         loads("name: x\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: supervised, task: glue/ax}]\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipelines.trainers.checkpoints import MARKER
 from pipelines.trainers.trainer import EpochSampler, order
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.covering import covering
 
 SGD = {"optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "logging_steps": 1, "save_strategy": "no"}
 HEADS = {"masked_lm": tiny.MASKED, "classification": tiny.THREE, "regression": tiny.NUMBER}
@@ -74,8 +76,7 @@ def relative_error(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tenso
     return math.sqrt(squared / sum(gradient.double().square().sum().item() for gradient in wanted.values()))
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("family", ["finery", "bert"])
+@pytest.mark.parametrize(("family", "kind"), covering(product(("finery", "bert"), HEADS), drop=True))
 def test_a_step_has_the_same_gradients_however_it_is_split(
     family: str, kind: str, context: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +91,7 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
     monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
-    for each in (16, 8, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
+    for each in (16, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
         place = context(f"{each}")
         arguments = SGD | {
             "per_device_train_batch_size": each,
@@ -109,7 +110,7 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
         )
         (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
         assert logged == pytest.approx(expected.item(), rel=1e-6)
-    assert len(seen) == 4
+    assert len(seen) == 3
     for gradients in seen:
         assert relative_error(gradients, wanted) < 1e-6
 
@@ -140,7 +141,7 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
     monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
-    for each in (16, 4, 5):
+    for each in (16, 5):
         place = context(f"{each}")
         arguments = SGD | {
             "per_device_train_batch_size": each,
@@ -160,7 +161,7 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
         )
         (logged,) = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
         assert logged == pytest.approx(expected.item(), rel=1e-6)
-    assert len(seen) == 3
+    assert len(seen) == 2
     for gradients in seen:
         assert relative_error(gradients, wanted) < 1e-6
 
@@ -319,23 +320,21 @@ def test_the_best_epoch_is_kept_when_later_ones_are_worse(
         bare = tiny.build("bert", tiny.THREE)
         return LoRA(r=2).apply(bare) if tuner == "lora" else bare
 
-    place = context("five")
+    place = context("four")
     best, metrics = simple(
         place,
         learn,
         model(),
         selection=held_out,
-        score=scripted([0.4, 0.8, 0.6, 0.7, 0.5]),
-        arguments=SELECTING | {"num_train_epochs": 5},
+        score=scripted([0.4, 0.8, 0.6, 0.7]),
+        arguments=SELECTING | {"num_train_epochs": 4},
     )
-    assert metrics["train_steps"] == 20
+    assert metrics["train_steps"] == 16
     two, _ = simple(context("two"), learn, model(), arguments={"num_train_epochs": 2, "save_strategy": "no"})
-    five, _ = simple(context("all"), learn, model(), arguments={"num_train_epochs": 5, "save_strategy": "no"})
-    best_weights, two_weights, five_weights = weights(best), weights(two), weights(five)
-    assert all(torch.equal(best_weights[name], weight) for name, weight in two_weights.items())
-    assert not all(torch.equal(best_weights[name], weight) for name, weight in five_weights.items())
+    best_weights = weights(best)
+    assert all(torch.equal(best_weights[name], weight) for name, weight in weights(two).items())
     evaluated = [event["metrics"] for event in events(place) if "eval_accuracy" in event.get("metrics", {})]
-    assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6, 0.7, 0.5]
+    assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6, 0.7]
 
 
 def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[..., Context]) -> None:
@@ -400,14 +399,18 @@ def test_a_resume_takes_the_newest_whole_checkpoint(context: Callable[..., Conte
     }
 
 
-@pytest.mark.parametrize("words", [{"activation_checkpointing": True}, {}], ids=["checkpointed", "plain"])
-@pytest.mark.parametrize("family", ["finery", "bert"])
+@pytest.mark.parametrize(("family", "checkpointed"), [("finery", True), ("bert", True), ("bert", False)])
 def test_bf16_and_activation_checkpointing_learn(
-    family: str, words: dict[str, Any], context: Callable[..., Context], events: Any
+    family: str, checkpointed: bool, context: Callable[..., Context], events: Any
 ) -> None:
     place = context(precision="bf16")
     model = LoRA(r=4).apply(tiny.build(family, tiny.THREE))
-    simple(place, examples("classification"), model, arguments={"num_train_epochs": 8, "learning_rate": 2e-2} | words)
+    simple(
+        place,
+        examples("classification"),
+        model,
+        arguments={"num_train_epochs": 4, "learning_rate": 2e-2, "activation_checkpointing": checkpointed},
+    )
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert np.mean(losses[-4:]) < 0.8 * np.mean(losses[:4])
 

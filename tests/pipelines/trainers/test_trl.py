@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from pipelines.core.errors import Diverged, IncompatibleError, ModelError, Recip
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
+from pipelines.models import opening
 from pipelines.trainers import trl as trl_bridge
 from pipelines.trainers.kto import encoded
 from tests import tiny
+from tests.covering import covering
 
 pytest.importorskip("trl")
 WORDS = tiny.WORDS
@@ -86,8 +89,7 @@ def trained(folder, context, events, stage, *arguments, name=None, fields=None, 
     return given, events(given), json.loads((given.folder / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize("tuner", ["full", "lora"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "tuner"), covering(product(STAGES, ("full", "lora"))))
 def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, tuner):
     given, told, metrics = trained(
         folder, context, events, stage, "max_steps: 3, logging_steps: 1, save_steps: 2", f", tuner: {tuner}"
@@ -107,6 +109,9 @@ def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, 
     model = given.folder / "model"
     assert json.loads((model / "head.json").read_text())["kind"] == "causal_lm"
     assert not list(model.rglob("*.bin"))
+    opened = opening.open_folder(model, Head("causal_lm"), 0, trained_head=True)  # itself again when TRL has left
+    ids = torch.tensor([[5, 6, 7]])
+    assert opened(input_ids=ids).logits.shape == (1, 3, opened.config.vocab_size)
     if tuner == "lora":
         assert (model / "adapter_model.safetensors").exists()
         assert not (model / "ref").exists()
@@ -123,8 +128,7 @@ def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, 
         assert shown[0]["prompt"].split()[0] in WORDS
 
 
-@pytest.mark.parametrize("tuner", ["full", "lora"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "tuner"), covering(product(STAGES, ("lora", "full"))))
 def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(folder, context, events, stage, tuner):
     arguments, more = "max_steps: 4, logging_steps: 3, save_steps: 2, learning_rate: 1e-3", f", tuner: {tuner}"
     straight, told, _ = trained(folder, context, events, stage, arguments, more, name="straight")
@@ -156,7 +160,7 @@ def test_wanted_answers_become_likelier(folder, context, events):
     assert logged[-1]["rewards/margins"] > 0.02
 
 
-@pytest.mark.parametrize("stage", ["grpo", "rloo"])
+@pytest.mark.parametrize("stage", ["grpo", pytest.param("rloo", marks=pytest.mark.long)])
 def test_the_reward_rises(folder, context, events, stage):
     keys = KEYS[stage].replace("[good]", "[good, film, the]")
     arguments = "max_steps: 24, logging_steps: 6, learning_rate: 1e-2, beta: 0.01, gradient_accumulation_steps: 2"
@@ -252,15 +256,6 @@ def test_a_head_that_is_no_single_matrix_is_refused():
     model.lm_head.forward = lambda hidden: plain(hidden) * 4.0
     with pytest.raises(IncompatibleError, match="single matrix"):
         trl_bridge.refuse_other_heads(model, 1.0)
-
-
-def test_the_model_is_itself_again_when_trl_has_left(folder, context, events):
-    given, _, _ = trained(folder, context, events, "kto", "max_steps: 1")
-    from pipelines.models import opening
-
-    model = opening.open_folder(given.folder / "model", Head("causal_lm"), 0, trained_head=True)
-    ids = torch.tensor([[5, 6, 7]])
-    assert model(input_ids=ids).logits.shape == (1, 3, model.config.vocab_size)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What LoRA adds by formula, against what PEFT adds to built models."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -11,6 +13,7 @@ from pipelines.models.heads import auto_class, head_settings
 from pipelines.runs.planning import model_size
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.tuners.lora import LoRA
+from tests.covering import covering
 
 SIZES = {
     "vocab_size": 211,
@@ -49,9 +52,9 @@ def lacking(words: dict, head: Head) -> list[str]:
     return shape.lacking(head, PLAIN_HEADS[shape.family])
 
 
-@pytest.mark.parametrize("tuner", TUNERS, ids=str)
-@pytest.mark.parametrize("words", DESIGNS, ids=lambda words: "-".join(map(str, words.values())) or "bert")
-@pytest.mark.parametrize("decides", [False, True])
+@pytest.mark.parametrize(
+    ("words", "tuner", "decides"), covering(product(DESIGNS, TUNERS, (False, True)), strength=2, drop=True)
+)
 def test_lora_counts_the_weights_that_peft_adds(words, tuner, decides):
     head = DECISION if decides else PLAIN_HEADS[words.get("family", "encoder")]
     model = build(words, head)

@@ -1,6 +1,7 @@
 """The formula of a step's memory against what autograd keeps, what torch allocates, and sums by hand."""
 
 import gc
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.runs.planning.training_memory import Step, memory
 from pipelines.tuners.lora import LoRA
+from tests.covering import covering
 
 SIZES = {
     "vocab_size": 400,
@@ -137,19 +139,16 @@ def peak_of_a_step(model, loss, mixed: bool) -> int:
 SHAPES = [(8, 24, 16), (2, 128, 100)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=["short", "long"])
-@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize(
-    "design",
-    [
-        "bert",
-        "llama",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("gpt", "transformer", "t5", "linear-decoder", "additive")
-        ),
-    ],
+    ("lora", "mixed", "shape", "design"),
+    covering(
+        product(
+            (False, True),
+            (False, True),
+            SHAPES,
+            ("bert", "llama", "gpt", "transformer", "t5", "linear-decoder", "additive"),
+        )
+    ),
 )
 def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
     words = DESIGNS[design]
@@ -169,9 +168,9 @@ def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
     assert predicted.peak == pytest.approx(measured, rel=0.15)
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
-@pytest.mark.parametrize("family", sorted(PLAIN_HEADS))
+@pytest.mark.parametrize(
+    ("family", "mixed", "padded"), covering(product(sorted(PLAIN_HEADS), (False, True), (False, True)))
+)
 def test_the_peak_of_a_decision_is_that_of_counted_allocations(family, mixed, padded):
     head = Head("sequence_classification", ("a", "b", "c"))
     words = {"family": family}

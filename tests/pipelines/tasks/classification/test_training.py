@@ -138,13 +138,12 @@ def test_a_translation_is_smoothed_by_its_objective() -> None:
         loads(text)
 
 
-@pytest.mark.parametrize("each", [16, 4, 5])
 @pytest.mark.parametrize(
-    "keys",
+    ("each", "keys"),
     [
-        {"class_weights": "balanced"},
-        {"label_smoothing_factor": 0.2},
-        {"class_weights": (3.0, 1.0, 2.0), "label_smoothing_factor": 0.1},
+        (16, {"class_weights": "balanced"}),
+        (4, {"label_smoothing_factor": 0.2}),
+        (5, {"class_weights": (3.0, 1.0, 2.0), "label_smoothing_factor": 0.1}),
     ],
     ids=str,
 )
