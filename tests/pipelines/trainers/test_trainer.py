@@ -333,6 +333,7 @@ def test_the_best_epoch_is_kept_when_later_ones_are_worse(
     two, _ = simple(context("two"), learn, model(), arguments={"num_train_epochs": 2, "save_strategy": "no"})
     best_weights = weights(best)
     assert all(torch.equal(best_weights[name], weight) for name, weight in weights(two).items())
+    assert not all(torch.equal(best_weights[name], weight) for name, weight in weights(model()).items())  # it learns
     evaluated = [event["metrics"] for event in events(place) if "eval_accuracy" in event.get("metrics", {})]
     assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6, 0.7]
 
