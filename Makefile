@@ -4,6 +4,8 @@ PYTHON ?= python3
 PIP_TORCH ?=
 BIN := .venv/bin
 WORKERS ?= 2
+# The tests start hundreds of processes: each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-long check docs clean
 

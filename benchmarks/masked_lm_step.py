@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from pipelines.models.log_probabilities import masked_token_loss
+from pipelines.objectives.losses import masked_token_loss
 
 SHAPE = {
     "hidden_size": 256,

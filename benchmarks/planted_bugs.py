@@ -1,16 +1,18 @@
 """Which of thirty bugs the tests catch: each is planted alone in a scratch copy, and the nearest tests are run.
 
-    python benchmarks/planted_bugs.py [--tree FOLDER] [--only N …]
+    python benchmarks/planted_bugs.py [--tree FOLDER] [--only N …] [--near]
 
-A bug is a line of the code and what it is changed into. The tests that name the changed module run first, then those
-of its room, then all that `make test` runs; the first failure catches the bug. Because a bug is found by its line and
-not by its file, the same bugs can be planted in two trees whose files stand elsewhere, such as two commits. Prints
-one line a bug and the number caught; the exit code is the number that escaped.
+A bug is a line of the code and what it is changed into. The tests that name the function around the line run first,
+then those that name its module, those of its room, and all that `make test` runs; the first failure catches the bug,
+if the same test passes once the line is put back. Because a bug is found by its line and not by its file, the same
+bugs can be planted in two trees whose files stand elsewhere, such as two commits. Prints one line a bug and the number
+that escaped, which is the exit code.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -187,8 +189,8 @@ BUGS = (
 )
 
 
-def plant(tree: Path, bug: Bug) -> Path:
-    """Change the one line of `tree` that the bug names; the file that it stands in. Raises ValueError otherwise."""
+def plant(tree: Path, bug: Bug) -> tuple[Path, str]:
+    """Change the one line of `tree` that the bug names. Returns: its file, and the text before. Raises ValueError."""
     found = []
     for path in (*tree.glob("pipelines/**/*.py"), *tree.glob("service/**/*.py")):
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -196,34 +198,70 @@ def plant(tree: Path, bug: Bug) -> Path:
     if len(found) != 1:
         raise ValueError(f"{len(found)} lines are {bug.line!r}; give one that stands once")
     path, lines, at = found[0]
+    whole = "\n".join(lines)
     lines[at] = lines[at].replace(bug.line, bug.instead)
     path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return path, whole
 
 
-def nearest_tests(tree: Path, changed: Path) -> list[list[str]]:
-    """Arguments of pytest, the nearest tests first: those that name the module, those of its room, and all."""
+def enclosing(changed: Path, line: str) -> str:
+    """The name of the function or class that the line stands in."""
+    text = changed.read_text(encoding="utf-8")
+    at = next(number for number, each in enumerate(text.split("\n"), 1) if each.strip() == line)
+    scopes = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.lineno <= at <= (node.end_lineno or 0)
+    ]
+    named = [node.name for node in sorted(scopes, key=lambda node: -node.lineno) if not node.name.startswith("__")]
+    return named[0] if named else changed.stem
+
+
+def nearest_tests(tree: Path, changed: Path, line: str) -> list[list[str]]:
+    """Arguments of pytest, the nearest tests first: those that name what the line stands in, those that name the
+    module, those of its room."""
     module = ".".join(changed.relative_to(tree).with_suffix("").parts)
     package, _, last = module.rpartition(".")
-    names = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{last}\b")
-    tests = sorted(tree.glob("tests/**/test_*.py"))
-    naming = [str(path.relative_to(tree)) for path in tests if names.search(path.read_text(encoding="utf-8"))]
+    words = (
+        re.compile(rf"\b{re.escape(enclosing(changed, line))}\b"),
+        re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{last}\b"),
+    )
+    tests = {path: path.read_text(encoding="utf-8") for path in sorted(tree.glob("tests/**/test_*.py"))}
     room = tree / "tests" / Path(*changed.relative_to(tree).parts[:-1])
     while not room.is_dir():
         room = room.parent
-    return [each for each in (naming, [str(room.relative_to(tree)), "tests/contracts"], ["tests"]) if each]
+    near: list[list[str]] = []
+    for word in words:
+        ranked = sorted(tests, key=lambda path: (not path.is_relative_to(room), -len(word.findall(tests[path]))))
+        near.append([str(path.relative_to(tree)) for path in ranked if word.search(tests[path])])
+    return [each for each in (*near, [str(room.relative_to(tree)), "tests/contracts"]) if each]
 
 
-def caught_by(tree: Path, changed: Path, workers: int) -> str | None:
-    """The first test that fails; None where all pass."""
+def failing(tree: Path, chosen: list[str], workers: int) -> str | None:
+    """The first of these tests that fails; None where all pass."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(tree)}
-    for chosen in nearest_tests(tree, changed):
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", str(workers), "-m", "not long", *chosen]
-        command += ["-p", "no:cacheprovider", "--no-header", "--tb=no"]
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-        if done.returncode not in (0, 5):
-            failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-            return failed[1] if failed else done.stdout.strip().splitlines()[-1]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not long", *chosen]
+    command += ["-p", "no:cacheprovider", "--no-header", "--tb=no", *(["-n", str(workers)] if len(chosen) != 1 else [])]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    if done.returncode in (0, 5):
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", done.stdout, re.MULTILINE)
+    return failed[1] if failed else done.stdout.strip().splitlines()[-1]
+
+
+def caught_by(tree: Path, bug: Bug, workers: int, near: bool) -> str | None:
+    """The first test that fails with the bug and passes without it; None where no test does."""
+    changed, whole = plant(tree, bug)
+    for chosen in (*nearest_tests(tree, changed, bug.instead), *([] if near else [["tests"]])):
+        if (test := failing(tree, chosen, workers)) is None:
+            continue
+        broken = changed.read_text(encoding="utf-8")
+        changed.write_text(whole, encoding="utf-8")
+        fails_anyway = failing(tree, [test], 1)
+        changed.write_text(broken, encoding="utf-8")
+        if fails_anyway is None:
+            return test
+        print(f"   {test} fails without the bug too", flush=True)
     return None
 
 
@@ -231,6 +269,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=Path, default=REPOSITORY, help="the checkout to plant in; a copy is changed")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of bugs, from 1")
+    parser.add_argument("--near", action="store_true", help="only the tests nearest to a bug and those of its room")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     escaped = 0
@@ -241,13 +280,12 @@ def main() -> int:
             tree = Path(folder)
             for name in COPIED:
                 if (given.tree / name).is_dir():
-                    ignored = shutil.ignore_patterns("__pycache__")
-                    shutil.copytree(given.tree / name, tree / name, symlinks=True, ignore=ignored)
+                    shutil.copytree(given.tree / name, tree / name, symlinks=True)
             for path in given.tree.iterdir():
                 if path.is_file():
                     shutil.copy2(path, tree)
             begun = time.monotonic()
-            test = caught_by(tree, plant(tree, bug), given.workers)
+            test = caught_by(tree, bug, given.workers, given.near)
         escaped += test is None
         seconds = time.monotonic() - begun
         print(f"{number:2} {bug.room:20} {'ESCAPED' if test is None else test}  ({seconds:.0f} s)", flush=True)

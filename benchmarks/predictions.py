@@ -27,9 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipelines.architectures.arithmetic import forward_flops, parameter_count
 from pipelines.core.architecture_fields import DEFAULTS, resolve
 from pipelines.core.interfaces import Head
-from pipelines.models.log_probabilities import masked_token_loss
 from pipelines.models.opening import auto_class, head_settings
-from pipelines.objectives.losses import classification_loss
+from pipelines.objectives.losses import classification_loss, masked_token_loss
 from pipelines.runs import hardware
 from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape, outputs

@@ -18,7 +18,7 @@ from pipelines.core.registry import TASKS
 from pipelines.core.task_files import names_file
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.tables import READERS
-from pipelines.evaluation.prediction_tables import check_ending, columns_of, write_table
+from pipelines.evaluation.prediction_tables import check_ending, write_table
 from pipelines.models import checkpoint
 from pipelines.models.generate import continue_prompts, how
 from pipelines.models.heads import saved_head
@@ -83,7 +83,7 @@ def answer(fields: JSONObject) -> JSONObject:
         task, split = split_of(model, request)
     warnings: list[str] = []
     predicted = ask(model, task, split, request, warnings)
-    columns = predicted if isinstance(predicted, dict) else columns_of(predicted, task)
+    columns = predicted if isinstance(predicted, dict) else predicted.columns(task)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_table(out, columns)
     answers = [each for each in columns["prediction"] if isinstance(each, str)]
@@ -239,7 +239,7 @@ def class_names(model: TrainedModel) -> tuple[str, ...]:
 
 
 def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, warnings: list[str]) -> Any:
-    """What the model says: a `Said`, or the columns of written continuations. Raises FineryError."""
+    """What the model says: its `SplitPredictions`, or the columns of written continuations. Raises FineryError."""
     given = {
         "max_eval_samples": request.limit,
         "max_length": request.max_length,

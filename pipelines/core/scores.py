@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from pipelines.core.registry import METRICS
+
 COUNTS = ("tokens", "bytes", "pairs", "replaced")
 """What a figure of held-out text stands on."""
 PEERS = ("unigram", "bigram", "majority")
@@ -24,37 +26,57 @@ HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
 POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "ended")
 """What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
 
-SEVERAL = {
-    "seqeval": ("f1", "precision", "recall", "accuracy"),
-    "squad": ("exact_match", "f1"),
-    "squad_v2": ("exact_match", "f1"),
-}
-"""Metrics that give several scores, the one to select models by first. All others give one, under their own name."""
-OF_A_HUNDRED = ("squad", "squad_v2", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact_match")
-"""Metrics whose scores lie between 0 and 100, as their official scorers print them."""
-
-BOUNDS = {
-    **dict.fromkeys(
-        ("acc", "pair_accuracy", "precision", "recall", "f1", "win_rate", "distinct_2", "ended"), (0.0, 1.0)
-    ),
-    **dict.fromkeys(("matthews_correlation", "pearson", "spearmanr"), (-1.0, 1.0)),
-    **dict.fromkeys(("bleu", "chrf", "rouge", "exact_match"), (0.0, 100.0)),
+OTHER_BOUNDS = {
+    **dict.fromkeys(("acc", "pair_accuracy", "win_rate", "distinct_2", "ended"), (0.0, 1.0)),
     **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),
 }
-"""Between what a score whose name begins like this must lie."""
-
-
-def bounds(metric: str, beside: Iterable[str] = ()) -> tuple[float, float]:
-    """Between what values a score can lie; `beside` are the scores that came with it, which tell SQuAD's F1 (0 to
-    100) from others."""
-    if metric.startswith("f1") and any(name.startswith("exact_match") for name in beside):
-        return BOUNDS["exact_match"]
-    return next((found for name, found in BOUNDS.items() if metric.startswith(name)), (-math.inf, math.inf))
+"""Between what a score of no metric of the METRICS table, whose name begins like this, must lie."""
 
 
 def score_names(metrics: Iterable[str]) -> tuple[str, ...]:
     """The names of the scores that these metrics give."""
-    return tuple(name for metric in metrics for name in SEVERAL.get(metric, (metric,)))
+    return tuple(name for metric in metrics for name in _scores_of(metric))
+
+
+def _scores_of(metric: str) -> tuple[str, ...]:
+    names: tuple[str, ...] = METRICS.load(metric).scores if metric in METRICS else ()
+    return names or (metric,)
+
+
+def percent_metrics(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Those whose scores lie between 0 and 100, as their official scorers print them."""
+    return tuple(metric for metric in metrics if METRICS.load(metric).best == 100.0)
+
+
+def bounds(score: str, beside: Iterable[str] = (), metrics: Iterable[str] = METRICS) -> tuple[float, float]:
+    """Between what values a score of these metrics can lie; `beside` are the scores that came with it, which tell
+    SQuAD's F1 (0 to 100) from others."""
+    metric = _metric_of(score, beside, metrics)
+    if metric is None:
+        return next((pair for name, pair in OTHER_BOUNDS.items() if score.startswith(name)), (-math.inf, math.inf))
+    ends = METRICS.load(metric).worst, METRICS.load(metric).best
+    return min(ends), max(ends)
+
+
+def is_percent(score: str, beside: Iterable[str] = ()) -> bool:
+    """Whether a score lies between 0 and 100."""
+    return bounds(score, beside)[1] == 100.0
+
+
+def _metric_of(score: str, beside: Iterable[str], metrics: Iterable[str]) -> str | None:
+    """The metric that gives a score, suffix of its split and all: of several the one with the most scores, if all of
+    them are there."""
+    present = [score, *beside]
+    owners = [metric for metric in metrics if any(_is(score, name) for name in _scores_of(metric))]
+    complete = [
+        metric for metric in owners if all(any(_is(each, name) for each in present) for name in _scores_of(metric))
+    ]
+    return max(complete or owners[:1], key=lambda metric: len(_scores_of(metric)), default=None)
+
+
+def _is(score: str, name: str) -> bool:
+    """Whether a score goes by this name, on whatever split."""
+    return score == name or score.startswith(f"{name}_")
 
 
 def text_scores(objective: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pipelines.core.errors import DataError
@@ -62,10 +63,10 @@ class PythonDocs:
 
     def _rows(self, split: str) -> list[Any]:
         check_split(split, self.splits(), self.describe())
-        known = cast(Literal["train", "validation"], split)
+        stored = cast(Literal["train", "validation"], split)
         if self.name in python_docs_tasks.ROWS:
-            return list(python_docs_tasks.ROWS[self.name](known))
-        return list(python_docs.labelled_rows(known) if self.name == "labelled" else python_docs.text_rows(known))
+            return list(python_docs_tasks.ROWS[self.name](stored))
+        return list(python_docs.labelled_rows(stored) if self.name == "labelled" else python_docs.text_rows(stored))
 
 
 @cache
@@ -86,6 +87,11 @@ def find(path: str, name: str | None) -> PythonDocs | None:
             f"Configurations found: {', '.join(CONFIGURATIONS)}"
         )
     return PythonDocs(name or CONFIGURATIONS[0])
+
+
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder` where it has to be."""
+    return NAMES[0]
 
 
 def looked(path: str) -> list[str]:

@@ -34,31 +34,31 @@ def configurations(folder: Path) -> dict[str, Splits]:
     declared = _declared(folder)
     if declared:
         return declared
-    found: dict[str, Splits] = {}
+    splits_of: dict[str, Splits] = {}
     if own := _splits(folder, _data_files(folder / "data")):
-        found[DEFAULT] = own
+        splits_of[DEFAULT] = own
     for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
         if inner.is_dir() and inner.name != "data" and not _word(inner.name) and (splits := _splits(inner)):
-            found[inner.name] = splits
-    return found
+            splits_of[inner.name] = splits
+    return splits_of
 
 
 def choose(folder: Path, name: str | None, described: str) -> Splits:
     """The files of each split in the configuration `name`. Raises DataError."""
-    found = configurations(folder)
-    if not found:
+    by_name = configurations(folder)
+    if not by_name:
         raise DataError(f"{described} holds no data files; known file endings: {', '.join(READERS)}")
     if name is not None:
-        if name not in found:
+        if name not in by_name:
             raise DataError(
-                f"{described} has no configuration '{name}'.{nearest(name, found)} "
-                f"Configurations found: {', '.join(found)}"
+                f"{described} has no configuration '{name}'.{nearest(name, by_name)} "
+                f"Configurations found: {', '.join(by_name)}"
             )
-        return found[name]
-    first = next(iter(found))
-    if len(found) > 1 and first != DEFAULT and not _declared_default(folder):
-        raise DataError(f"{described} has several configurations; choose one with 'name': {', '.join(found)}")
-    return found[first]
+        return by_name[name]
+    first = next(iter(by_name))
+    if len(by_name) > 1 and first != DEFAULT and not _declared_default(folder):
+        raise DataError(f"{described} has several configurations; choose one with 'name': {', '.join(by_name)}")
+    return by_name[first]
 
 
 def _data_files(folder: Path) -> list[Path]:
@@ -76,8 +76,8 @@ def _split_folders(folder: Path) -> list[Path]:
 
 def _word(name: str) -> str | None:
     """The split that a file's or a folder's name speaks of."""
-    found = WORD.search(name.lower())
-    return SAME.get(found[1], found[1]) if found else None
+    word = WORD.search(name.lower())
+    return SAME.get(word[1], word[1]) if word else None
 
 
 def _splits(folder: Path, others: Iterable[Path] = ()) -> Splits:
@@ -178,8 +178,21 @@ def is_pattern(path: str) -> bool:
 
 def matches(path: str) -> list[Path]:
     """The data files that a pattern names, sorted; `**` also stands for folders."""
-    found = (Path(file) for file in sorted(glob.glob(path, recursive=True)))
-    return [file for file in found if file.suffix.lower() in READERS and file.is_file()]
+    files = (Path(file) for file in sorted(glob.glob(path, recursive=True)))
+    return [file for file in files if file.suffix.lower() in READERS and file.is_file()]
+
+
+def write_example(folder: Path) -> None:
+    """A data set in files."""
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
+
+
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder`."""
+    write_example(folder / "files")
+    return str(folder / "files")
 
 
 def looked(path: str) -> list[str]:

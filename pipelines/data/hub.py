@@ -37,10 +37,10 @@ class HubSource:
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
         try:
-            found = HfApi().dataset_info(self.path)
-            if getattr(found, "gated", False):  # what it is, anybody may know; its files, only those who were let in
+            info = HfApi().dataset_info(self.path)
+            if getattr(info, "gated", False):  # what it is, anybody may know; its files, only those who were let in
                 HfApi().auth_check(self.path, repo_type="dataset")
-            return str(found.sha)
+            return str(info.sha)
         except HfHubHTTPError as error:
             status = getattr(error.response, "status_code", None)
             if status in (401, 403, 404):
@@ -137,6 +137,11 @@ def _only_of_the_hub(what: str) -> Iterator[None]:
 def find(path: str, name: str | None) -> HubSource | None:
     """The data set `path` of the Hub, without asking whether it exists."""
     return HubSource(path, name) if NAME.match(path) else None
+
+
+def example(folder: Path) -> str:
+    """The name of a data set that would be found here."""
+    return "owner/elsewhere"
 
 
 def looked(path: str) -> list[str]:

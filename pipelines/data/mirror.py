@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from pipelines.core.errors import DataError
-from pipelines.data.files import choose, configurations
+from pipelines.data.files import choose, configurations, write_example
 from pipelines.data.sources import FileSource
 
 NAME = re.compile(r"^[\w-][\w.-]*(/[\w-][\w.-]*)?$")
@@ -45,6 +45,12 @@ def find(path: str, name: str | None) -> FileSource | None:
         return FileSource(described, choose(folder, name, f"data set '{path}' ({folder})"))
     except OSError as error:
         raise DataError(f"{folder} could not be read: {error.strerror}") from None
+
+
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder`, the mirror."""
+    write_example(folder / "owner" / "set")
+    return "owner/set"
 
 
 def looked(path: str) -> list[str]:

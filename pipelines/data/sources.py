@@ -1,8 +1,9 @@
 """Data sources: where a data set is looked for, and data sets that lie in files.
 
-Each place of the SOURCES table is asked in turn, and the first that knows the name answers. A source module has two
-functions: `find(path, name)`, which returns a DataSource or None, and `looked(path)`, which says in words where it
-looked. Nothing is read before `load`.
+Each place of the SOURCES table is asked in turn, and the first that knows the name answers. A source module has
+three functions: `find(path, name)`, which returns a DataSource or None, `looked(path)`, which says in words where it
+looked, and `example(folder)`, which names a small data set that is found there, for what every source must pass.
+Nothing is read before `load`.
 """
 
 from __future__ import annotations

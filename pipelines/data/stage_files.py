@@ -47,6 +47,14 @@ def find(path: str, name: str | None) -> FileSource | None:
     return FileSource(f"{WRITTEN} of stage '{stage}'", {"train": (file,)})
 
 
+def example(folder: Path) -> str:
+    """A data set that is found here, put below `folder`, the folder of its stage."""
+    folder.mkdir(parents=True)
+    (folder / WRITTEN).write_text('{"text": "train"}\n')
+    use({"feedback": folder})
+    return f"{PREFIX}feedback"
+
+
 def looked(path: str) -> list[str]:
     """Where `find` looked."""
     return ["the stages of this run"] if path.startswith(PREFIX) else []

@@ -19,13 +19,11 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context, Rows, Score, Task
 from pipelines.core.registry import nearest
 from pipelines.evaluation import contamination
-from pipelines.evaluation.calibration import calibration, expected_error, reliability
-from pipelines.evaluation.examples import MOST_CLASSES, ScoredExamples, mistakes, scored_examples
+from pipelines.evaluation.mistakes import mistakes
+from pipelines.metrics.calibration import calibration, expected_error, reliability
 from pipelines.metrics.classification import confusion
-from pipelines.metrics.statistics import corpus_intervals, intervals
-from pipelines.tasks.causal.evaluation import CompletionPredictions, ScoredCompletions, graded
-from pipelines.tasks.extractive_qa.evaluation import SpanPredictions
-from pipelines.tasks.predictions import LogitPredictions, SplitPredictions
+from pipelines.tasks.predictions import ALL, Intervals, SplitPredictions
+from pipelines.tasks.scored_examples import ScoredExamples
 
 PARTS = 4
 MOST_VALUES = 20
@@ -36,6 +34,8 @@ OTHERS = "(other values)"
 NOTHING = "(empty)"
 FEWEST = 5
 """Examples of a part that is scored."""
+MOST_CLASSES = 30
+"""Beyond these a confusion matrix is not kept."""
 
 
 def lengths(rows: Rows) -> NDArray[np.int64]:
@@ -125,34 +125,23 @@ def slices(
     groups += [(column, name, members) for column, cells in columns.items() for name, members in by_value(cells)]
     parts = []
     for by, name, members in groups:
-        scores, around = _scored(predictions, task, score, members, seed) if len(members) >= FEWEST else ({}, {})
-        parts.append({"by": by, "name": name, "examples": len(members), "scores": scores, "intervals": around})
+        scores, ranges = _scored(predictions, task, score, members, seed) if len(members) >= FEWEST else ({}, {})
+        parts.append({"by": by, "name": name, "examples": len(members), "scores": scores, "intervals": ranges})
     return parts
 
 
 def _scored(
     predictions: SplitPredictions, task: Task, score: Score, members: NDArray[np.int64], seed: int
-) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    answers, labels = predictions.said, predictions.labels
-    if isinstance(answers, ScoredCompletions):
-        if answers.texts is None:
-            return {}, {}
-        answers = answers.texts
+) -> tuple[dict[str, float], Intervals]:
+    part = predictions.part(members)
+    if part is None:
+        return {}, {}
     try:
-        scores = {name: value for name, value in score(answers[members], labels[members]).items() if np.isfinite(value)}
-        if isinstance(predictions, LogitPredictions):
-            around = intervals(score, answers[members], labels[members], seed, RESAMPLES)
-        elif isinstance(predictions, SpanPredictions):
-            around = corpus_intervals(task.metrics, answers[members], labels[members], seed, RESAMPLES)
-        elif isinstance(predictions, CompletionPredictions):
-            around = corpus_intervals(
-                task.metrics, graded(task, answers[members]), graded(task, labels[members]), seed, RESAMPLES
-            )
-        else:
-            around = {}
+        scores = {name: value for name, value in score(*part).items() if np.isfinite(value)}
+        ranges = predictions.intervals(task, score, seed, members, RESAMPLES)
     except (DataError, ValueError):  # a score that these examples do not define, such as a correlation of equal numbers
         return {}, {}
-    return scores, {name: pair for name, pair in around.items() if name in scores and np.isfinite(pair).all()}
+    return scores, {name: pair for name, pair in ranges.items() if name in scores and np.isfinite(pair).all()}
 
 
 def classes(examples: ScoredExamples) -> dict[str, Any] | None:
@@ -213,7 +202,7 @@ def analysed(
     for split in predicted:
         if split.labels is not None:
             analysis.put("slices", split.split, slices(split, task, score, columns.get(split.split, {}), context.seed))
-            examples = scored_examples(split, task)
+            examples = split.scored_examples(task)
             if examples is not None:
                 _explain(analysis, split, examples)
         _overlap(analysis, context, model, split, score)
@@ -247,17 +236,9 @@ def _without_logits(examples: ScoredExamples) -> dict[str, Any]:
 
 
 def _overlap(analysis: Analysis, context: Context, model: str, predictions: SplitPredictions, score: Score) -> None:
-    answers: Any = predictions.said
-    if isinstance(answers, ScoredCompletions):
-        answers = answers.texts
-    report = contamination.overlap_report(
-        context,
-        model,
-        predictions.rows,
-        score,
-        answers if isinstance(answers, np.ndarray) else None,
-        predictions.labels,
-    )
+    labelled = predictions.labels is not None
+    answers, labels = (predictions.part(ALL) if labelled else None) or (None, None)
+    report = contamination.overlap_report(context, model, predictions.rows, score, answers, labels)
     analysis.put("overlap", predictions.split, report)
     if (
         report

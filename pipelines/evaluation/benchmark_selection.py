@@ -13,18 +13,8 @@ from typing import Any
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.recipe import START, Recipe, Stage, trained_by
-from pipelines.core.registry import TASKS, nearest
+from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.tasks.evaluation import BenchmarkChoice, same_classes
-
-WRITTEN = ("seq2seq", "causal", "instruction_pairs")
-"""Kinds of tasks whose answers are texts."""
-
-OTHERS = {
-    "qa": "spans of a text",
-    "multiple_choice": "one of several options",
-    "preference": "the better of two answers",
-}
-"""What the answers to other kinds of tasks without classes are."""
 
 
 def choose(
@@ -88,9 +78,11 @@ def _unfit_source(recipe: Recipe, stage: Stage, earlier: Sequence[Stage], traine
 def _answers_already(named: Stage, stage: Stage) -> bool:
     """Whether a pretrained decoder is asked to go on with prompts, which it can without being trained on a task."""
     objective = getattr(named, "objective", None)
-    asked = getattr(stage, "benchmarks", None) or ()
+    benchmarks = getattr(stage, "benchmarks", None) or ()
     decoder = named.stage == "pretrain" and objective is not None and objective.head.kind == "causal_lm"
-    return decoder and bool(asked) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in asked)
+    return (
+        decoder and bool(benchmarks) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in benchmarks)
+    )
 
 
 def _everything(
@@ -183,8 +175,5 @@ def _unfit(choice: BenchmarkChoice, trained: dict[str, Any]) -> str | None:
 
 
 def _outputs(task: Any) -> str:
-    if task.kind in WRITTEN:
-        return "texts"
-    if task.kind in OTHERS:
-        return OTHERS[task.kind]
-    return "a number" if task.kind == "regression" else ", ".join(task.labels or ("classes of its own",))
+    outputs: str | None = TASK_KINDS.load(task.kind).outputs
+    return outputs or ", ".join(task.labels or ("classes of its own",))

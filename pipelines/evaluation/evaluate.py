@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -25,7 +25,7 @@ from pipelines.core.registry import BASELINES, TASK_KINDS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation import held_out, policy
-from pipelines.evaluation.benchmark_selection import WRITTEN, choose
+from pipelines.evaluation.benchmark_selection import choose
 from pipelines.evaluation.cost import evaluation_cost
 from pipelines.evaluation.few_shot import settings
 from pipelines.evaluation.few_shot.settings import FewShot
@@ -49,6 +49,16 @@ def _baseline(name: str) -> str:
 class Evaluate(PolicyKeys, Stage):
     """Score trained models on benchmarks: metrics, intervals, predictions, and guessers to compare them with."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: evaluate}",
+        "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",
+        "{stage: evaluate, from: text, datasets: [{path: builtin/python-docs, split: validation}], "
+        "stride: 8, max_eval_samples: 10}",
+        "{stage: evaluate, from: pairs, benchmarks: [multi30k/en-de], baselines: [copy_source], "
+        "generation: {num_beams: 4, length_penalty: 0.6}}",
+        "{stage: evaluate, from: text, prompts: {path: builtin/python-docs, max_length: 8}, "
+        "reward: {name: keyword, words: [list]}, against: model, response_length: 12, temperature: 0.7}",
+    )
     stage: Literal["evaluate"] = "evaluate"
     benchmarks: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of tasks (`glue/mrpc`) or ids of earlier supervised stages. Default: every task that was trained before, or
@@ -119,7 +129,7 @@ class Evaluate(PolicyKeys, Stage):
     def _without_use(self, choices: Sequence[BenchmarkChoice]) -> list[ConfigIssue]:
         """The first block of settings that no benchmark reads."""
         kinds = {choice.kind for choice in choices}
-        if "generation" in self.model_fields_set and not kinds & set(WRITTEN):
+        if "generation" in self.model_fields_set and not any(TASK_KINDS.load(kind).writes() for kind in kinds):
             what = "answers are texts"
             return [
                 (("generation",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")
@@ -243,15 +253,15 @@ class Evaluate(PolicyKeys, Stage):
         for name, reference in zip(self.text_names(context.recipe), self.datasets or (), strict=True):
             started = time.monotonic()
             reader = replace(reader, progress=progress_events(context, name))
-            found = held_out.measured(context, self, reader, reference, ngrams)
+            scores = held_out.measured(context, self, reader, reference, ngrams)
             if context.world.is_main:
-                report.add_text(name, reference, chosen, found, self.stride, started)
+                report.add_text(name, reference, chosen, scores, self.stride, started)
 
     def _ask(self, choice: BenchmarkChoice, task: Task, context: Context) -> Predictions:
         """What the chosen model says about each evaluation split."""
         model = context.open_model(task.head, stage_id=choice.model, trained_head=True)
-        asked = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
-        answers = evaluation_of(task.kind).ask(asked)
+        request = EvaluationRequest(self, choice, task, context, model, context.open_tokenizer(choice.model))
+        answers = evaluation_of(task.kind).ask(request)
         return (
             answers
             if self.mixed_precision == "no"

@@ -108,11 +108,11 @@ class Sampled:
 
 def measured(own: Sampled, other: Sampled | None, kl: tuple[Floats, Floats] | None) -> dict[str, Floats]:
     """The same of both models' completions, with who wins and the estimates k1 and k3 of the divergence in nats."""
-    found = own.measured()
+    columns = own.measured()
     if other is not None:
-        found |= {f"{name}_against": column for name, column in other.measured().items()}
-        found["win_rate"] = wins(own.scores, other.scores)
-    return found if kl is None else found | {"kl": kl[0], "kl_k3": kl[1]}
+        columns |= {f"{name}_against": column for name, column in other.measured().items()}
+        columns["win_rate"] = wins(own.scores, other.scores)
+    return columns if kl is None else columns | {"kl": kl[0], "kl_k3": kl[1]}
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ class PolicyPredictions(TextPredictions):
     def table(self) -> pa.Table:
         import pyarrow as pa
 
-        found = super().table()
+        table = super().table()
         if self.against is not None:
-            found = found.append_column("hypothesis_against", pa.array(self.against, pa.string()))
+            table = table.append_column("hypothesis_against", pa.array(self.against, pa.string()))
         for name, column in self.of_each.items():
-            found = found.append_column(name, pa.array(column))
-        return found
+            table = table.append_column(name, pa.array(column))
+        return table
 
 
 def of_each_prompt(path: Path, names: Sequence[str]) -> dict[str, Floats]:
@@ -280,7 +280,7 @@ def _keep(
     report.metrics[policy.NAME] = {name: scores[name] for name in policy.names(stage)}
     rows = Rows(prompts.texts, None, None, prompts.index)
     split = stage.prompts.split
-    said = PolicyPredictions(
+    predicted = PolicyPredictions(
         policy.NAME,
         split,
         "",
@@ -289,7 +289,7 @@ def _keep(
         None if other is None else other.texts,
         columns,
     )
-    report.predicted.append(said)
+    report.predicted.append(predicted)
     report.details[policy.NAME] = {
         "model": policy.model_of(context.recipe, stage),
         "examples": {split: len(prompts)},
@@ -320,17 +320,17 @@ def _keep(
 def _samples(prompts: PromptRows, own: Sampled, other: Sampled | None) -> list[dict[str, Any]]:
     """Some completions side by side."""
     count = min(SHOWN, len(prompts))
-    found = []
+    samples = []
     for place in (at * len(prompts) // count for at in range(count)):
-        told = {
+        sample = {
             "index": prompts.index[place],
             "prompt": str(prompts.texts[place]),
             "completion": own.texts[place],
             "score": float(own.scores[place]),
         }
-        found.append(
-            told
+        samples.append(
+            sample
             if other is None
-            else told | {"against": other.texts[place], "score_against": float(other.scores[place])}
+            else sample | {"against": other.texts[place], "score_against": float(other.scores[place])}
         )
-    return found
+    return samples

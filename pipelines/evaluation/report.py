@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.errors import DataError
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Context, Task
-from pipelines.core.scores import OF_A_HUNDRED, score_names
+from pipelines.core.scores import percent_metrics, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.examples import write_mistakes
+from pipelines.evaluation.mistakes import write_mistakes
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
@@ -39,7 +39,7 @@ class Report:
         self.measured = 0
 
     def add(self, choice: BenchmarkChoice, task: Task, answers: Predictions, started: float) -> None:
-        """Score what the model said about each split of one benchmark. `started` is when its prediction began."""
+        """Score the model's answers to each split of one benchmark. `started` is when its prediction began."""
         predicted = answers.predicted
         labelled = [(each, each.labels) for each in predicted if each.labels is not None]
         scores: dict[str, float] = {}
@@ -47,10 +47,10 @@ class Report:
         if labelled:
             score = scoring.score(task)
             for each, labels in labelled:
-                split_scores = score(each.said, labels)
-                around = each.around(task, score, self.context.seed)
+                split_scores = score(each.answers, labels)
+                split_ranges = each.intervals(task, score, self.context.seed)
                 scores |= {f"{name}{each.suffix}": value for name, value in split_scores.items()}
-                ranges |= {f"{name}{each.suffix}": value for name, value in around.items()}
+                ranges |= {f"{name}{each.suffix}": value for name, value in split_ranges.items()}
             self.metrics[choice.name] = scores
         baselines, skipped = self._guess(choice, task, [each for each, _ in labelled])
         self.predicted += predicted
@@ -63,11 +63,7 @@ class Report:
             "precision": "no",
             "intervals": ranges,
             "baselines": baselines,
-            **(
-                {"percent": percent}
-                if (percent := score_names(name for name in task.metrics if name in OF_A_HUNDRED))
-                else {}
-            ),
+            **({"percent": percent} if (percent := score_names(percent_metrics(task.metrics))) else {}),
             **answers.details,
             **(
                 {"generation": answers.generation, "signatures": signatures(task.metrics)} if answers.generation else {}

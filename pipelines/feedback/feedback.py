@@ -55,6 +55,20 @@ def _revise(value: Any) -> Any:
 class Feedback(Stage):
     """Sample completions, have a judge compare them, and write the preferences down."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: rule, prefer: {name: keyword, "
+        "words: [good]}}}",
+        "{stage: feedback, id: labels, from: text, prompts: {path: builtin/python-docs, max_length: 16, "
+        "max_samples: 9}, completions: 3, pairs: all, judge: {name: endpoint, "
+        "base_url: 'https://api.example.com/v1', model: m, api_key_env: KEY, prices: {prompt: 0.1}}, "
+        "top_p: 0.9, constitution: [{id: kind, comparison: Which is kinder?, critique: What is unkind?, "
+        "revision: Say it kindly.}], revise: {rounds: 2}, human: {path: builtin/python-docs, "
+        "name: preferences}, max_human_samples: 5}",
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: local, from: text, "
+        "thought: true}, constitution: default, revise: true}",
+        "{stage: feedback, prompts: {path: builtin/python-docs}, judge: {name: reward, "
+        "reward: {name: length}}, by: ratings, min_margin: 0.5}",
+    )
     stage: Literal["feedback"] = "feedback"
     prompts: Prompts
     """What is gone on from: `{path: reviews.jsonl, text: text, max_length: 16, max_samples: 500}`."""

@@ -1,6 +1,8 @@
 """What every metric is: pure functions of predictions and references, and the same as an `evaluate.Metric`.
 
 A metric is a class of the METRICS table that takes no settings; `load_metric` makes it. `compute` gives its scores.
+What the scores are called and their bounds are read from the class by checks of recipes, so a module with a metric
+imports numpy inside functions alone.
 The scores of many metrics follow from sums over the examples (`CountedMetric`): `counts` gives what each example adds,
 and `of_counts` the scores of a sum, so that resampling counts each example once.
 """
@@ -9,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pipelines.core.registry import METRICS
 
 if TYPE_CHECKING:
     import evaluate
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
-Column = Sequence[Any] | NDArray[Any]
+Column: TypeAlias = "Sequence[Any] | NDArray[Any]"
 """What predictions or references hold, one value an example."""
 Values = Literal["classes", "numbers", "texts", "answers", "tags"]
 """What predictions and references hold: class ids, numbers, texts, texts against lists of right ones, or lists of
@@ -30,8 +31,12 @@ class Metric:
     """A metric. Its class stands in METRICS and is made without arguments."""
 
     values: ClassVar[Values]
+    scores: ClassVar[tuple[str, ...]] = ()
+    """The names of its scores, the one to select models by first. Empty: one score, under the metric's own name."""
     best: ClassVar[float] = 1.0
-    """What perfect predictions score."""
+    """What perfect predictions score: 100 where official scorers print percentages."""
+    worst: ClassVar[float] = 0.0
+    """The other bound of its scores."""
 
     def compute(self, predictions: Column, references: Column, classes: int | None = None) -> dict[str, float]:
         """Its scores by name, as plain floats. Raises ValueError where nothing can be scored.
@@ -85,8 +90,8 @@ def counted_metric(name: str) -> CountedMetric:
 
 def signatures(names: Iterable[str]) -> dict[str, str]:
     """How each of these metrics was computed, where it says so."""
-    found = {name: load_metric(name).signature() for name in names}
-    return {name: signature for name, signature in found.items() if signature is not None}
+    by_name = {name: load_metric(name).signature() for name in names}
+    return {name: signature for name, signature in by_name.items() if signature is not None}
 
 
 def _evaluate_metric(cls: type[Metric]) -> type[evaluate.Metric]:
@@ -125,6 +130,8 @@ def _evaluate_metric(cls: type[Metric]) -> type[evaluate.Metric]:
 
 def paired_labels(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both as class ids. Raises ValueError where they are not whole numbers, differ in length, or are empty."""
+    import numpy as np
+
     predicted, true = _paired(predictions, references)
     for name, values in (("predictions", predicted), ("references", true)):
         if values.dtype.kind not in "iub" and not bool(np.all(values == np.floor(values))):
@@ -134,11 +141,15 @@ def paired_labels(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArra
 
 def paired_numbers(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Both as numbers in double precision. Raises ValueError where they differ in length or are empty."""
+    import numpy as np
+
     predicted, true = _paired(predictions, references)
     return predicted.astype(np.float64), true.astype(np.float64)
 
 
 def _paired(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    import numpy as np
+
     predicted, true = np.asarray(predictions), np.asarray(references)
     if predicted.ndim != 1 or true.ndim != 1 or len(predicted) != len(true):
         raise ValueError(

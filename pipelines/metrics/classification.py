@@ -8,11 +8,13 @@ Matthews' coefficient differs in the last digit from what was reported before.
 from __future__ import annotations
 
 from math import sqrt
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING
 
 from pipelines.metrics.base import Metric, paired_labels
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Accuracy(Metric):
@@ -22,6 +24,8 @@ class Accuracy(Metric):
 
     def compute(self, predictions: ArrayLike, references: ArrayLike, classes: int | None = None) -> dict[str, float]:
         """`{"accuracy": …}` in 0 … 1. The number of `classes` makes no difference to it."""
+        import numpy as np
+
         predicted, true = paired_labels(predictions, references)
         return {"accuracy": float(np.mean(predicted == true))}
 
@@ -38,6 +42,8 @@ class F1(Metric):
 
     def compute(self, predictions: ArrayLike, references: ArrayLike, classes: int | None = None) -> dict[str, float]:
         """`{"f1": …}` in 0 … 1, binary for two `classes`, macro beyond; without, binary if every id is 0 or 1."""
+        import numpy as np
+
         predicted, true = paired_labels(predictions, references)
         if classes is None and set(np.unique(np.concatenate([predicted, true])).tolist()) <= {0, 1}:
             classes = 2
@@ -57,9 +63,12 @@ class MatthewsCorrelation(Metric):
     """
 
     values = "classes"
+    worst = -1.0
 
     def compute(self, predictions: ArrayLike, references: ArrayLike, classes: int | None = None) -> dict[str, float]:
         """`{"matthews_correlation": …}` in -1 … 1; 0.0 where predictions or references are constant."""
+        import numpy as np
+
         cells = confusion(*paired_labels(predictions, references), classes).astype(np.float64)
         predicted, true, examples = cells.sum(axis=0), cells.sum(axis=1), cells.sum()
         together = float(np.trace(cells) * examples - predicted @ true)
@@ -78,6 +87,8 @@ def confusion(
     With `classes`, rows and columns are the ids 0 … classes - 1 (ValueError for any other id); without, they are the
     ids that occur in either list, in ascending order.
     """
+    import numpy as np
+
     if classes is None:
         ids, both = np.unique(np.concatenate([predictions, references]), return_inverse=True)
         predictions, references = both[: len(predictions)], both[len(predictions) :]

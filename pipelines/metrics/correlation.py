@@ -7,10 +7,13 @@ is defined as 0.0: NaN in a score file could be neither compared nor required. T
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING
 
 from pipelines.metrics.base import Metric, paired_numbers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Pearson(Metric):
@@ -20,6 +23,7 @@ class Pearson(Metric):
     """
 
     values = "numbers"
+    worst = -1.0
 
     def compute(self, predictions: ArrayLike, references: ArrayLike, classes: int | None = None) -> dict[str, float]:
         """`{"pearson": …}` in -1 … 1; 0.0 where predictions or references are constant."""
@@ -34,6 +38,7 @@ class Spearmanr(Metric):
     """
 
     values = "numbers"
+    worst = -1.0
 
     def compute(self, predictions: ArrayLike, references: ArrayLike, classes: int | None = None) -> dict[str, float]:
         """`{"spearmanr": …}` in -1 … 1; 0.0 where predictions or references are constant."""
@@ -45,6 +50,8 @@ class Spearmanr(Metric):
 
 def correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Pearson's r of two lists of the same length; 0.0 where one of them is constant."""
+    import numpy as np
+
     if x.min() == x.max() or y.min() == y.max():
         return 0.0
     return float(np.clip(_direction(x) @ _direction(y), -1.0, 1.0))
@@ -52,6 +59,8 @@ def correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 def _direction(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The centred values as a vector of length 1."""
+    import numpy as np
+
     scaled = values / np.abs(values).max()  # before anything is squared: no overflow, no underflow
     centred: NDArray[np.float64] = scaled - scaled.mean()
     length = float(np.linalg.norm(centred))

@@ -7,10 +7,13 @@ result.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pipelines.metrics.base import Column, CountedMetric, paired_texts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class ExactMatch(CountedMetric):
@@ -21,6 +24,8 @@ class ExactMatch(CountedMetric):
 
     def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
         """Whether each example matches, and 1, (examples, 2): the score of a corpus is the ratio of their sums."""
+        import numpy as np
+
         written, true = paired_texts(predictions, references)
         right = [
             bool(text.strip()) and text.strip() == reference.strip()

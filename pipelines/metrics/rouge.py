@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.metrics.base import Column, CountedMetric, paired_texts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WORDS = re.compile(r"[a-z0-9]+")
 
@@ -33,6 +34,8 @@ class Rouge(CountedMetric):
 
     def counts(self, predictions: Column, references: Column) -> NDArray[np.float64]:
         """F1 and 1 for each example, (examples, 2): the score of a corpus is the ratio of their sums."""
+        import numpy as np
+
         written, true = paired_texts(predictions, references)
         scores = [self.of_pair(words(text), words(reference)) for text, reference in zip(written, true, strict=True)]
         return np.stack([np.asarray(scores), np.ones(len(scores))], axis=1)

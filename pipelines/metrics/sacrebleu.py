@@ -10,12 +10,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipelines.metrics.base import Column, CountedMetric, paired_texts
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from sacrebleu.metrics.base import Metric as Scorer
 
 
@@ -36,6 +35,8 @@ class CorpusMetric(CountedMetric):
         return self.make()
 
     def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
+        import numpy as np
+
         written, true = paired_texts(predictions, references)
         return np.asarray(self.scorer._extract_corpus_statistics(written, [true]), dtype=np.int64)
 

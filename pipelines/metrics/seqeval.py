@@ -9,11 +9,13 @@ mode read them: `I-X` behind something other than `B-X` or `I-X` begins an entit
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pipelines.metrics.base import Column, CountedMetric
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 OUTSIDE = "O"
 
@@ -22,9 +24,12 @@ class Seqeval(CountedMetric):
     """Entities: `{"f1": …, "precision": …, "recall": …, "accuracy": …}` in 0 … 1, of lists of tags, one list a text."""
 
     values = "tags"
+    scores = ("f1", "precision", "recall", "accuracy")
 
     def counts(self, predictions: Column, references: Column) -> NDArray[np.int64]:
         """(texts, 5): right entities, predicted ones, true ones, right tags, tags."""
+        import numpy as np
+
         predicted, true = _paired(predictions, references)
         return np.array([_counts_of(one, other) for one, other in zip(predicted, true, strict=True)], dtype=np.int64)
 
@@ -48,17 +53,17 @@ def _counts_of(predicted: Sequence[str], true: Sequence[str]) -> tuple[int, int,
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(class, first word, word behind the last) of every entity in a text's tags."""
-    found: set[tuple[str, int, int]] = set()
+    spans: set[tuple[str, int, int]] = set()
     begun: tuple[str, int] | None = None
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
         inside = prefix in ("B", "I")
         if begun and (not inside or prefix == "B" or kind != begun[0]):
-            found.add((*begun, place))
+            spans.add((*begun, place))
             begun = None
         if inside and begun is None:
             begun = kind, place
-    return found
+    return spans
 
 
 def _paired(predictions: Column, references: Column) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:

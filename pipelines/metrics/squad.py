@@ -13,21 +13,26 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING
 
 from pipelines.metrics.base import Column, CountedMetric
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 class Squad(CountedMetric):
     """SQuAD 1.1: `{"exact_match": …, "f1": …}` in 0 … 100, of texts and lists of right answers, one a question."""
 
     values = "answers"
+    scores = ("exact_match", "f1")
     best = 100.0
 
     def counts(self, predictions: Column, references: Column) -> NDArray[np.float64]:
         """(questions, 3): exact match and F1 in 0 … 1, and 1."""
+        import numpy as np
+
         texts, right = paired_answers(predictions, references)
         each = [self.of_question(text, answers) for text, answers in zip(texts, right, strict=True)]
         return np.array([(exact, f1, 1.0) for exact, f1 in each], dtype=np.float64)
@@ -61,6 +66,8 @@ def by_answerability(predictions: Column, references: Column) -> dict[str, float
     """The scores of the questions with and without an answer, under the official script's names, and how many they
     are.
     """
+    import numpy as np
+
     metric = SquadV2()
     counts = metric.counts(predictions, references)
     answerable = np.array([len(answers) > 0 for answers in references])
@@ -80,6 +87,8 @@ def best_threshold(answers: Column, differences: ArrayLike, references: Column) 
     scores than they: a question is answered where its difference is at most the threshold. These scores are chosen on
     the very questions that they are measured on, and so are no fair estimate.
     """
+    import numpy as np
+
     order = np.argsort(np.asarray(differences, dtype=np.float64), kind="stable")
     ordered = np.asarray(differences, dtype=np.float64)[order]
     counts = SquadV2().counts(answers, references)
@@ -97,6 +106,8 @@ def best_threshold(answers: Column, differences: ArrayLike, references: Column) 
 
 def at_threshold(answers: ArrayLike, differences: ArrayLike, threshold: float) -> NDArray[np.object_]:
     """The texts (questions,), empty where "no answer" scores better by more than the threshold."""
+    import numpy as np
+
     texts = np.asarray(answers, dtype=object).copy()
     texts[np.asarray(differences) > threshold] = ""
     return texts

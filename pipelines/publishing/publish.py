@@ -67,6 +67,10 @@ def _require(value: Any) -> Any:
 class Publish(Stage):
     """Put a trained model, with its card, scores, recipe and checksums, where others can load it."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: publish, to: registry/model}",
+        "{stage: publish, to: registry/model, merge: false}",
+    )
     stage: Literal["publish"] = "publish"
     to: str = Field(min_length=1)
     """A folder, an fsspec URL such as `s3://bucket/name`, or `hub:owner/name`."""

@@ -6,9 +6,10 @@ model a benchmark is scored, and by which metrics) is known from the recipe, bef
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipelines.core.config import show
 from pipelines.core.interfaces import Task
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import METRICS, TASKS, nearest
-from pipelines.core.scores import POLICY_SCORES, SMALLER_IS_BETTER, score_names, text_scores
+from pipelines.core.scores import POLICY_SCORES, SMALLER_IS_BETTER, bounds, score_names, text_scores
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -28,11 +29,6 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 EXAMPLE = "write an operator and a number, such as '>= 0.80'"
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _COMPARISON = re.compile(r"\s*(?P<operator>[^\s\d.+\-\w]*)\s*(?P<number>.*?)\s*", re.DOTALL)
-FRACTIONS = ("glue/", "race/")
-"""Benchmarks under these names score between -1 and 1, so that a threshold of 80 can never have been meant."""
-
-PERCENT = ("squad", "squad_v2")
-"""Benchmarks that score between 0 and 100, so that a threshold of 0.8 can never have been meant."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,10 @@ def parse(path: str, comparison: object) -> Requirement:
     benchmark, dot, metric = path.rpartition(".")
     if not dot or not benchmark or not metric or path != path.strip():
         raise ValueError(f"'{path}' is no metric; write BENCHMARK.METRIC, such as glue/mrpc.f1")
-    names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
-    if not any(metric == name or metric.startswith(f"{name}_") for name in names):
-        raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
+    if not _goes_by(metric, score_names(_metrics_of(benchmark))):
+        names = sorted({*score_names(METRICS), *SMALLER_IS_BETTER, *POLICY_SCORES, "pair_accuracy", "acc"})
+        if not _goes_by(metric, names):
+            raise ValueError(f"unknown metric '{metric}'.{nearest(metric, names)} Available: {', '.join(names)}")
     if not isinstance(comparison, str):
         raise ValueError(f"is {show(comparison)}, must be a comparison; {EXAMPLE}")
     match = _COMPARISON.fullmatch(comparison)
@@ -86,18 +83,40 @@ def parse(path: str, comparison: object) -> Requirement:
     if not _NUMBER.fullmatch(match["number"]):
         raise ValueError(f"is {show(comparison)}, but '{match['number']}' is not a number; {EXAMPLE}")
     threshold = float(match["number"])
-    if threshold in (float("inf"), float("-inf")):
+    if math.isinf(threshold):
         raise ValueError(f"is {show(comparison)}, but '{match['number']}' is too large a number; {EXAMPLE}")
-    if benchmark.startswith(FRACTIONS) and abs(threshold) > 1:
+    _, highest = _bounds_of(benchmark, metric)
+    if highest == 1.0 and abs(threshold) > 1:
         raise ValueError(
             f"is {show(comparison)}, but the scores of {benchmark} lie between -1 and 1; "
             f"write {threshold / 100:g} for {threshold:g} %"
         )
-    if benchmark.partition("/")[0] in PERCENT and 0 < abs(threshold) < 1:
+    if highest == 100.0 and 0 < abs(threshold) < 1:
         raise ValueError(
             f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write {threshold * 100:g}"
         )
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
+
+
+def _goes_by(score: str, names: Iterable[str]) -> bool:
+    return any(score == name or score.startswith(f"{name}_") for name in names)
+
+
+def _metrics_of(benchmark: str) -> tuple[str, ...]:
+    """Of a named benchmark, also where it is asked with examples, such as `glue/mrpc/8-shot`; empty for others."""
+    name = benchmark if benchmark in TASKS else benchmark.rpartition("/")[0]
+    metrics: tuple[str, ...] = TASKS.load(name).metrics if name in TASKS else ()
+    return metrics
+
+
+def _bounds_of(benchmark: str, score: str) -> tuple[float, float]:
+    """Between what a named benchmark's own score must lie: a threshold of 80 can never have been meant for a fraction,
+    nor one of 0.8 for a percentage. What is asked with examples scores `acc` too."""
+    metrics = _metrics_of(benchmark)
+    own = score_names(metrics)
+    if metrics and _goes_by(score, (*own, "acc")):
+        return bounds(score, own, metrics)
+    return -math.inf, math.inf
 
 
 def evaluations(recipe: Recipe, before: int) -> list[Stage]:

@@ -15,7 +15,7 @@ from pipelines.core.files import JSONObject, write_text
 from pipelines.core.pages import count, render, seconds, size
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
-from pipelines.core.scores import OF_A_HUNDRED, score_names, smaller_is_better
+from pipelines.core.scores import is_percent, smaller_is_better
 from pipelines.reports import plots
 from pipelines.reports.results import PPO_SIGNALS, Points, RunResults, StageReport, run_results, thinned
 
@@ -414,10 +414,10 @@ def readme(run: RunResults) -> str:
         heads = ["benchmark", "model", "metric", "score", "95 %", *(name.replace("_", " ") for name in baselines)]
         text += [f"| {' | '.join(heads)} |", "|---|---|---|---:|---:|" + "---:|" * len(baselines)]
         text += [line for each in run.scores for line in _markdown_rows(each, baselines)]
-        text += ["", *(f"- {each.benchmark}: {told}" for each in run.scores if (told := sentence(each))), ""]
-    of_a_hundred = set(score_names(OF_A_HUNDRED)) - {"f1"}
-    if any(name in of_a_hundred for each in run.scores for name in each.metrics):
-        text += ["Scores of SQuAD, BLEU, chrF, ROUGE and exact match are 0 – 100, all others fractions.", ""]
+        text += ["", *(f"- {each.benchmark}: {verdict}" for each in run.scores if (verdict := sentence(each))), ""]
+    percent = {each.benchmark: [name for name in each.metrics if is_percent(name, each.metrics)] for each in run.scores}
+    if listed := ", ".join(f"{benchmark} ({', '.join(names)})" for benchmark, names in percent.items() if names):
+        text += [f"Scores of {listed} are 0 – 100, all others fractions.", ""]
     text += [f"Published: {location}" for location in run.published]
     text += [*(f"- warning: {each}" for each in run.warnings[:20]), ""]
     last = "`report.html` shows all of this, `recipe.yaml` makes it again, `manifest.json` holds versions and costs."

@@ -243,12 +243,12 @@ class Task:
         ids = {name: position for position, name in enumerate(self.head.labels)}
         for number, name in zip(index, names, strict=True):
             if name not in ids:
-                known = ", ".join(self.head.labels[:20])
+                classes = ", ".join(self.head.labels[:20])
                 origin = "'labels' names" if self.labels else "the training rows have"
                 self._refuse(
                     described,
                     number,
-                    f"has the label '{name}', which is none of those that {origin} ({known})",
+                    f"has the label '{name}', which is none of those that {origin} ({classes})",
                     "correct it, or add rows with that label to the training data",
                 )
         return [ids[name] for name in names]
@@ -262,15 +262,15 @@ class Task:
         check_columns((self.label,), list(data.column_names), source.describe())
         if declared := getattr(data.features[self.label], "names", None):
             return tuple(declared)
-        found = set(self._class_names(data, data[self.label][:], range(len(data)), source.describe()))
-        if len(found) < 2:
-            raise DataError(f"{source.describe()} has the single label '{found.pop()}'; classes must be at least two")
-        if len(found) > 1000 and len(found) > len(data) // 2:
+        names = set(self._class_names(data, data[self.label][:], range(len(data)), source.describe()))
+        if len(names) < 2:
+            raise DataError(f"{source.describe()} has the single label '{names.pop()}'; classes must be at least two")
+        if len(names) > 1000 and len(names) > len(data) // 2:
             raise DataError(
-                f"{source.describe()} has {len(found)} different labels in {len(data)} rows of the column "
+                f"{source.describe()} has {len(names)} different labels in {len(data)} rows of the column "
                 f"'{self.label}'; is it the right column? (for numbers, use 'kind: regression')"
             )
-        return tuple(sorted(found, key=natural_order))
+        return tuple(sorted(names, key=natural_order))
 
     def _class_names(self, data: Dataset, cells: Sequence[object], index: Sequence[int], described: str) -> list[str]:
         declared = getattr(data.features[self.label], "names", None) or self._ids_of_labels(cells)
@@ -369,12 +369,21 @@ class TaskKind(Block):
     """Whether class names are found in the training rows where a task does not give them."""
     uncounted: ClassVar[str | None] = None
     """What an estimate of cost leaves out, where a row is more than one sequence."""
+    stage_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that a stage may give beside such a task, and beside no task of another kind."""
+    outputs: ClassVar[str | None] = None
+    """What a model answers with, in words; None where that is one of the task's classes."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""
         raise NotImplementedError
+
+    @classmethod
+    def writes(cls) -> bool:
+        """Whether the answers are texts that a model writes."""
+        return cls.head_kind in ("seq2seq_lm", "causal_lm")
 
     @classmethod
     def example(cls) -> TaskExample:

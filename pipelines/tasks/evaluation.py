@@ -166,7 +166,7 @@ class TaskEvaluation:
         raise NotImplementedError
 
     def score(self, task: Task) -> Score:
-        """The task's scores as one function of what `SplitPredictions.said` and `.labels` hold."""
+        """The task's scores as one function of what `SplitPredictions.answers` and `.labels` hold."""
         raise NotImplementedError
 
 

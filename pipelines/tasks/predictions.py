@@ -22,12 +22,19 @@ from numpy.typing import NDArray
 
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Rows, Score, Task
-from pipelines.metrics.statistics import corpus_intervals, intervals
-from pipelines.tasks.scoring import decide
+from pipelines.metrics.statistics import RESAMPLES, corpus_intervals, intervals
+from pipelines.tasks.scored_examples import Columns, ScoredExamples, decision_columns, scored_decisions, scored_texts
+from pipelines.tasks.scoring import checked_logits, decide
 from pipelines.tasks.text_to_text import AsText
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Intervals = dict[str, tuple[float, float]]
+"""Lower and upper end, by score."""
+Members = NDArray[np.int64] | slice
+"""Positions of a part of a split's examples."""
+ALL = slice(None)
 
 
 def constant_prediction(benchmark: str, split: str, logits: NDArray[Any], classes: tuple[str, ...]) -> str | None:
@@ -66,18 +73,19 @@ def constant_answer(benchmark: str, split: str, answers: NDArray[Any]) -> str | 
 
 def constant_tag(benchmark: str, split: str, tags: NDArray[Any], names: tuple[str, ...]) -> str | None:
     """A sentence where the model gives every word of every text the same tag."""
-    found = {int(tag) for row in tags for tag in row if tag >= 0}
-    if len(found) != 1 or sum(len(row) for row in tags) < 2:
+    different = {int(tag) for row in tags for tag in row if tag >= 0}
+    if len(different) != 1 or sum(len(row) for row in tags) < 2:
         return None
     return (
-        f"{benchmark}: the model gives every word of '{split}' the tag '{names[found.pop()]}'; "
+        f"{benchmark}: the model gives every word of '{split}' the tag '{names[different.pop()]}'; "
         "it has not learnt to tell them apart (try more steps, another learning rate, or a pretrained model)"
     )
 
 
 @dataclass(frozen=True)
 class SplitPredictions:
-    """One evaluation split of one benchmark, with what the model said about it. Each kind of answer is a class."""
+    """One evaluation split of one benchmark, with the model's answers. Each kind of answer is a class, which says how
+    its answers are scored in part, explained and shown; what it does not say, the defaults here do."""
 
     benchmark: str
     split: str
@@ -91,13 +99,37 @@ class SplitPredictions:
         raise NotImplementedError
 
     @property
-    def said(self) -> Any:
+    def answers(self) -> Any:
         """What is scored against them (examples, …)."""
         raise NotImplementedError
 
-    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
-        """Bootstrap intervals of the scores. Only asked where there are labels."""
-        return intervals(score, self.said, self.labels, seed)
+    def part(self, members: Members) -> tuple[Any, Any] | None:
+        """Answers and labels of these examples alone, as the task's score takes them; None where a part has no score.
+        Only asked where there are labels."""
+        return self.answers[members], self.labels[members]
+
+    def intervals(
+        self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
+    ) -> Intervals:
+        """Bootstrap intervals of the scores, of these members alone where they are given. Only asked where there are
+        labels."""
+        part = self.part(ALL if members is None else members)
+        return {} if part is None else intervals(score, *part, seed, resamples)
+
+    def scored_examples(self, task: Task) -> ScoredExamples | None:
+        """Each example as it was scored; None where a kind does not tell. Only asked where there are labels."""
+        return None
+
+    def columns(self, task: Task) -> Columns:
+        """What people read in a table: `index`, what was read, `prediction`, and what else is known of each example.
+        Raises ModelError."""
+        table = self.table().drop_columns(list(self.key_columns())).to_pydict()
+        return self.inputs() | {"prediction": [str(each) for each in self.answers], **table}
+
+    def inputs(self) -> Columns:
+        """The first of these columns: `index`, and what was read."""
+        columns: Columns = {"index": [int(each) for each in self.rows.index], "text": list(self.rows.texts)}
+        return columns if self.rows.pairs is None else columns | {"text_pair": list(self.rows.pairs)}
 
     def outputs(self, task: Task) -> int:
         """How many classes there are to guess among; 1 where answers are no classes."""
@@ -114,8 +146,8 @@ class SplitPredictions:
         """The split's part of `predictions.parquet`, one row an example."""
         raise NotImplementedError
 
-    def columns(self) -> dict[str, Any]:
-        """The columns that every table begins with."""
+    def key_columns(self) -> dict[str, Any]:
+        """The columns that every part of `predictions.parquet` begins with."""
         import pyarrow as pa
 
         return {
@@ -138,7 +170,7 @@ class LogitPredictions(SplitPredictions):
         return None if self.rows.labels is None else np.asarray(self.rows.labels)
 
     @property
-    def said(self) -> NDArray[Any]:
+    def answers(self) -> NDArray[Any]:
         """What is scored: the logits."""
         return self.logits
 
@@ -147,8 +179,33 @@ class LogitPredictions(SplitPredictions):
 class ClassPredictions(LogitPredictions):
     """Classes, or numbers."""
 
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        labels, names = np.asarray(self.labels), task.head.labels
+        chosen = decide(self.logits)
+        if self.logits.shape[1] == 1:
+            error = np.abs(chosen - labels).astype(np.float64)
+            return ScoredExamples(
+                [f"{value:g}" for value in labels],
+                [f"{value:.3g}" for value in chosen],
+                np.ones(len(labels), dtype=bool),
+                error,
+                "distance from the right number",
+            )
+        gold, answers = [names[label] for label in labels], [names[at] for at in chosen]
+        return scored_decisions(self.logits, labels, gold, answers, names)
+
+    def columns(self, task: Task) -> Columns:
+        names = task.head.labels
+        logits = checked_logits(self.logits, len(names) or 1, task.name)
+        if not names:
+            return self.inputs() | {"prediction": [float(value) for value in logits[:, 0]]}
+        return self.inputs() | decision_columns(logits, list(names))
+
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
+
+    def table(self) -> pa.Table:
+        return _decisions_table([self])
 
 
 @dataclass(frozen=True)
@@ -159,7 +216,7 @@ class TextPredictions(SplitPredictions):
     """What the model wrote (examples,), in the order of `rows`."""
 
     @property
-    def said(self) -> NDArray[Any]:
+    def answers(self) -> NDArray[Any]:
         """What is scored: the written texts."""
         return self.texts
 
@@ -168,11 +225,31 @@ class TextPredictions(SplitPredictions):
         """The references as an array of texts, None where they are not public."""
         return None if self.rows.labels is None else np.asarray(self.rows.labels, dtype=object)
 
-    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
-        if isinstance(task, AsText) and self.labels is not None:
-            return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed)
+    def intervals(
+        self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
+    ) -> Intervals:
+        """Of parts none."""
+        if members is not None:
+            return {}
         assert self.labels is not None
-        return corpus_intervals(task.metrics, self.texts, self.labels, seed)
+        if isinstance(task, AsText):
+            return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed, resamples)
+        return corpus_intervals(task.metrics, self.texts, self.labels, seed, resamples)
+
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        references = [str(each) for each in np.asarray(self.labels)]
+        texts = [str(each) for each in self.texts]
+        if not isinstance(task, AsText):
+            return scored_texts(texts, references, texts, references, task.metrics)
+        answers, labels, _ = task.read(texts, references)
+        if task.task.kind == "regression":
+            error = np.abs(np.array(answers, dtype=np.float64) - np.array(labels, dtype=np.float64))
+            return ScoredExamples(references, texts, error > 0, error, "distance from the right number")
+        wrong = np.array(answers) != np.array(labels)
+        return ScoredExamples(references, texts, wrong, wrong.astype(np.float64), "order of the file")
+
+    def columns(self, task: Task) -> Columns:
+        return self.inputs() | {"prediction": [str(text) for text in self.texts]}
 
     def doubt(self, task: Task) -> str | None:
         if isinstance(task, AsText) and self.labels is not None:
@@ -190,7 +267,7 @@ class TextPredictions(SplitPredictions):
         references = self.labels
         return pa.table(
             {
-                **self.columns(),
+                **self.key_columns(),
                 "source": pa.array(list(self.rows.texts), pa.string()),
                 "reference": pa.nulls(len(self.rows), pa.string())
                 if references is None
@@ -205,12 +282,16 @@ def write_predictions(path: Path, predicted: Sequence[SplitPredictions]) -> None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [each.table() for each in predicted if not isinstance(each, ClassPredictions)]
-    decided = [each for each in predicted if isinstance(each, ClassPredictions)]
+    decided = [each for each in predicted if isinstance(each, ClassPredictions) and _has_shared_table(each)]
+    tables = [each.table() for each in predicted if not _has_shared_table(each)]
     if decided or not tables:
-        tables.insert(0, _decisions_table(decided))
+        tables.insert(0, _decisions_table(decided))  # together: one regression makes numbers of all labels
     with whole_file(path) as temporary:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary, compression="zstd")
+
+
+def _has_shared_table(predicted: SplitPredictions) -> bool:
+    return type(predicted).table is ClassPredictions.table
 
 
 def _decisions_table(predicted: Sequence[ClassPredictions]) -> pa.Table:
@@ -276,25 +357,25 @@ def read_predictions(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
     table = pq.read_table(path)
     names = list(zip(table["benchmark"].to_pylist(), table["split"].to_pylist(), strict=True))
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    read: dict[tuple[str, str], dict[str, Any]] = {}
     for benchmark, split in dict.fromkeys(names):
         part = table.filter(np.array([name == (benchmark, split) for name in names]))
         if "hypothesis" in part.column_names and part["hypothesis"].null_count < len(part):
             texts = {name: part[name].to_pylist() for name in ("source", "reference", "hypothesis")}
-            found[benchmark, split] = {"index": part["index"].to_numpy(), **texts}
+            read[benchmark, split] = {"index": part["index"].to_numpy(), **texts}
             continue
         kind = next((names for name, names in OTHER_KINDS.items() if _holds(part, name)), None)
         if kind is not None:
-            found[benchmark, split] = {
+            read[benchmark, split] = {
                 "index": part["index"].to_numpy(),
                 **{name: part[name].to_pylist() for name in kind},
             }
             continue
         hidden = part["label"].null_count == len(part)
-        found[benchmark, split] = {
+        read[benchmark, split] = {
             "index": part["index"].to_numpy(),
             "label": None if hidden else part["label"].to_numpy(),
             "prediction": part["prediction"].to_numpy(),
             "logits": np.array(part["logits"].to_pylist(), dtype=np.float32),
         }
-    return found
+    return read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
     from pipelines.tasks.base import Task
     from pipelines.tasks.training import TaskTraining
 
-PAIR_KEYS = ("objective", "max_source_length", "max_target_length")
-"""Keys of tasks whose answers are texts of their own."""
-KEYS_OF_KINDS = {
-    "chat_template": "causal",
-    "train_on": "causal",
-    "packing": "causal",
-    "doc_stride": "qa",
-    **dict.fromkeys(PAIR_KEYS, "seq2seq"),
-}
-"""Keys that only tasks of one kind have."""
 LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
 """Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
 
@@ -134,11 +125,11 @@ class Subject(Block):
         if (
             shape
             and kind.head_kind != "seq2seq_lm"
-            and kind.head_kind not in (known := architecture_fields.heads(shape))
+            and kind.head_kind not in (heads := architecture_fields.heads(shape))
         ):
             yield (
                 ("task",),
-                f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(known)}",
+                f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(heads)}",
             )
 
     def training_content(self, name: str) -> dict[str, str]:
@@ -160,10 +151,31 @@ class Subject(Block):
 def unused_keys(subject: Subject, name: str) -> Iterable[ConfigIssue]:
     """Keys that were given although only tasks of another kind have them."""
     kind = subject.resolved(name).kind
-    for key, owner in KEYS_OF_KINDS.items():
-        if getattr(subject, key) is None or kind == owner or (key in PAIR_KEYS and subject.as_text):
-            continue
-        yield (key,), f"is for tasks of the kind {owner}, but this task's kind is {kind}; leave it out"
+    own = {*TASK_KINDS.load(kind).stage_keys, *subject.learnt_as().stage_keys}
+    given = [key for key in OPTIONAL_KEYS if key not in own and getattr(subject, key, None) is not None]
+    for key in given:
+        if owners := owners_of_keys().get(key):
+            named = " or ".join(owners)
+            yield (key,), f"is for tasks of the kind {named}, but this task's kind is {kind}; leave it out"
+
+
+EVERY_KIND = ("auxiliary_lm", "max_train_samples", "max_eval_samples")
+OPTIONAL_KEYS = tuple(
+    key for key, about in Subject.model_fields.items() if about.default is None and key not in EVERY_KIND
+)
+"""Keys that may be for tasks of some kinds alone. Only where one is given that the task's own kind does not have, are
+the other kinds loaded."""
+
+
+@cache
+def owners_of_keys() -> Mapping[str, Sequence[str]]:
+    """Keys of a stage that only tasks of some kinds have, and those kinds."""
+    owners: dict[str, list[str]] = {}
+    for name in TASK_KINDS:
+        kind: type[TaskKind] = TASK_KINDS.load(name)
+        for key in kind.stage_keys if kind.read_as is None else ():
+            owners.setdefault(key, []).append(name)
+    return owners
 
 
 def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
@@ -173,17 +185,12 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
         remedy = "set objective.label_smoothing" if writes else "leave it out"
         what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
         yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
-    if subject.class_weights is None:
+    if subject.class_weights is None or "class_weights" not in TASK_KINDS.load(task.kind).stage_keys:
         return
     if subject.as_text:
         yield (
             ("class_weights",),
             "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out",
-        )
-    elif task.kind != "classification":
-        yield (
-            ("class_weights",),
-            f"is for tasks of the kind classification, but this one is of the kind {task.kind}; leave it out",
         )
     elif isinstance(subject.class_weights, tuple) and task.labels and len(subject.class_weights) != len(task.labels):
         yield ("class_weights",), wrong_count(subject.class_weights, task.labels)
@@ -191,8 +198,8 @@ def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
 
 def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
     """The sentence, without its subject, for weights of classes that are too many or too few."""
-    known = ", ".join(names[:20])
-    return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {known}"
+    listed = ", ".join(names[:20])
+    return f"has {len(weights)} numbers, must have {len(names)}, in the order of the classes: {listed}"
 
 
 def auxiliary_lm_issues(subject: Subject, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -35,6 +35,19 @@ HELD_OUT_MOST = 2_000
 class DPO(PreferenceSubject, Stage):
     """Make a policy prefer what people prefer, close to what it was."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: dpo, from: text, task: alpaca_eval_preferences}",
+        "{stage: dpo, id: held, from: text, task: {kind: preference, train: builtin/python-docs, "
+        "validation: 0.2}, reference: {from: text}, max_length: 64, max_prompt_length: 16, "
+        "chat_template: simple, tuner: {name: lora, r: 2}, early_stopping_patience: 2, "
+        "arguments: {beta: 0.2, loss_type: [sigmoid, sft], loss_weights: [1.0, 0.2], "
+        "precompute_ref_log_probs: true, precompute_ref_batch_size: 4, disable_dropout: false, "
+        "eval_strategy: epoch, load_best_model_at_end: true}}",
+        "{stage: dpo, from: text, datasets: [{path: builtin/python-docs, name: preferences}], "
+        "arguments: {loss_type: simpo, beta: 2.0, simpo_gamma: 1.0}}",
+        "{stage: dpo, from: text, task: alpaca_eval_preferences, arguments: {loss_type: robust, "
+        "label_smoothing: 0.1, reference_free: true}}",
+    )
     stage: Literal["dpo"] = "dpo"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""

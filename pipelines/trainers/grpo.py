@@ -28,6 +28,14 @@ class GRPOArguments(GroupArguments):
 class GRPO(GroupSampling):
     """Move a policy towards those of its completions that a reward likes better than their group."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: grpo, from: text, reward: {name: keyword, words: [good]}, "
+        "prompts: {path: builtin/python-docs, max_length: 16}}",
+        "{stage: grpo, id: groups, from: text, reward: {name: keyword, words: [good]}, "
+        "prompts: {path: builtin/python-docs}, tuner: {name: lora, r: 2}, arguments: {num_generations: 4, "
+        "beta: 0.02, max_completion_length: 32, temperature: 0.9, loss_type: dr_grpo, scale_rewards: none, "
+        "epsilon_high: 0.3}}",
+    )
     stage: Literal["grpo"] = "grpo"
     arguments: GRPOArguments = GRPOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's

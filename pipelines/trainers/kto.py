@@ -52,6 +52,12 @@ class KTOArguments(TrainingArguments):
 class KTO(PreferenceSubject, Stage):
     """Make wanted answers likelier and unwanted ones less likely."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: kto, from: text, task: alpaca_eval_preferences}",
+        "{stage: kto, id: single, from: text, datasets: [{path: builtin/python-docs, name: preferences}], "
+        "max_length: 64, tuner: lora, arguments: {beta: 0.2, desirable_weight: 1.5, undesirable_weight: 0.5, "
+        "loss_type: apo_zero_unpaired, disable_dropout: false}}",
+    )
     stage: Literal["kto"] = "kto"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn: `full` or `lora`."""

@@ -147,6 +147,17 @@ def _written(entry: TaskOfSeveral) -> WrittenTask:
 class MultiTask(Stage):
     """Fine-tune one body on several tasks, each with a head of its own."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: multi_task, from: model, tasks: [{task: glue/rte}, {task: glue/mrpc}]}",
+        "{stage: multi_task, id: several, from: model, tasks: [{task: glue/rte, weight: 2.0}, "
+        "{task: glue/mrpc, id: again, max_length: 64}, {id: own, task: {kind: classification, "
+        "columns: [text], label: source, train: builtin/python-docs}}], sampling: {name: explicit, "
+        "shares: {rte: 2.0, again: 1.0, own: 1.0}}, loss_weighting: uncertainty, tasks_per_step: 2, "
+        "gradient_conflicts: 10, arguments: {eval_strategy: epoch, global_batch_size: 16}, "
+        "early_stopping_patience: 2}",
+        "{stage: multi_task, from: model, form: text_to_text, tasks: [{task: glue/rte}, {task: glue/stsb}], "
+        "gradient_surgery: pcgrad, tuner: lora}",
+    )
     stage: Literal["multi_task"] = "multi_task"
     tasks: tuple[TaskOfSeveral, ...] = Field(min_length=2, max_length=64)
     """What is learnt: entries with `task`, and further keys of the supervised stage about it."""

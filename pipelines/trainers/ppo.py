@@ -57,6 +57,15 @@ PASSES = 3
 class PPO(Stage):
     """Move a language model towards what a reward likes, by its own completions."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: ppo, from: text, reward: {name: keyword, words: [good, great]}, "
+        "prompts: {path: builtin/python-docs, text: text, max_length: 16}}",
+        "{stage: ppo, id: aligned, from: text, reward: {checkpoint: some/model}, "
+        "prompts: {path: builtin/python-docs, text: text}, value: separate, "
+        "datasets: [{path: builtin/python-docs}], block_size: 32, tuner: {name: lora, r: 4}, "
+        "arguments: {response_length: 24, kl_coef: 0.1, num_ppo_epochs: 2, num_mini_batches: 2, "
+        "global_batch_size: 16, ptx_coef: 1.5, kl_target: 6.0, kl_estimator: k3, learning_rate: 1e-5}}",
+    )
     stage: Literal["ppo"] = "ppo"
     reward: RewardField = Field(...)
     """What a completion is worth: `{from: STAGE}`, `{checkpoint: …}`, or a named one such as `{name: keyword,

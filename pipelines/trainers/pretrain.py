@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 class Pretrain(Stage):
     """Train on packed text, without labels."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: pretrain, datasets: [{path: builtin/python-docs}]}",
+        "{stage: pretrain, id: more, from: model, seed: 3, objective: {name: masked_lm, probability: 0.2}, "
+        "datasets: [{path: builtin/python-docs}], block_size: 64, tuner: {name: lora, r: 2}, "
+        "arguments: {max_steps: 5, learning_rate: 1e-3}}",
+    )
     stage: Literal["pretrain"] = "pretrain"
     objective: Annotated[Any, Pick(OBJECTIVES, "name")] = "masked_lm"
     """What the model is asked to do: `masked_lm`, or a mapping with its settings."""

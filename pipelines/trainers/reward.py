@@ -55,6 +55,16 @@ class RewardArguments(TrainingArguments):
 class Reward(PreferenceSubject, Stage):
     """Learn a score for answers from pairs of which one is better."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: reward, task: alpaca_eval_preferences}",
+        "{stage: reward, id: scores, datasets: [{path: builtin/python-docs, name: preferences}, "
+        "{path: builtin/python-docs, name: preferences, split: validation}], max_length: 64, "
+        "max_prompt_length: 16, skip_bad_rows: true, use_margins: false, tuner: {name: lora, r: 2}, "
+        "arguments: {center_rewards_coefficient: 0.01, label_smoothing: 0.1, disable_dropout: false, "
+        "eval_strategy: epoch, learning_rate: 1e-3}}",
+        "{stage: reward, task: {kind: preference, columns: {prompt: text}, train: builtin/python-docs, "
+        "validation: 0.2, split_seed: 7}}",
+    )
     stage: Literal["reward"] = "reward"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""

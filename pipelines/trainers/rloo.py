@@ -27,6 +27,13 @@ class RLOOArguments(GroupArguments):
 class RLOO(GroupSampling):
     """Move a policy towards those of its completions that a reward likes better than the others of the same prompt."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: rloo, from: text, reward: {name: keyword, words: [good]}, "
+        "prompts: {path: builtin/python-docs, max_length: 16}}",
+        "{stage: rloo, id: left, from: text, reward: {name: keyword, words: [good]}, "
+        "prompts: {path: builtin/python-docs}, tuner: lora, arguments: {num_generations: 4, beta: 0.1, "
+        "normalize_advantages: true, max_completion_length: 32}}",
+    )
     stage: Literal["rloo"] = "rloo"
     arguments: RLOOArguments = RLOOArguments()
     """transformers TrainingArguments by name, `global_batch_size` (completions of a step), and TRL's

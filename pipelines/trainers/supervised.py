@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 class Supervised(Subject, Stage):
     """Fine-tune on a task's training rows."""
 
+    recipe_examples: ClassVar[tuple[str, ...]] = (
+        "{stage: supervised, task: glue/rte}",
+        "{stage: supervised, id: cola, task: glue/cola, tuner: lora, max_length: 64, max_train_samples: 9, "
+        "early_stopping_patience: 2, arguments: {eval_strategy: epoch, load_best_model_at_end: true, "
+        "global_batch_size: 32}}",
+        "{stage: supervised, task: multi30k/en-fr}",
+        "{stage: supervised, id: copy, task: {kind: seq2seq, source: text, target: source, "
+        "train: builtin/python-docs}, objective: {name: mask_predict, label_smoothing: 0.2}, "
+        "max_source_length: 64, max_target_length: 16}",
+    )
     stage: Literal["supervised"] = "supervised"
     tuner: Annotated[Any, Pick(TUNERS, "name")] = "full"
     """Which weights learn."""

@@ -10,6 +10,8 @@ import pytest
 from pipelines.core.interfaces import Rows
 from pipelines.core.registry import BASELINES
 from pipelines.evaluation.baselines import NotDefined
+from pipelines.tasks.token_classification.task import WordRows
+from tests.pipelines.tasks.preference.test_pairs import rows as pairs
 
 TRAIN = Rows(
     ["good film", "a bad film", "very good", "dull", "the dog runs"],
@@ -17,21 +19,51 @@ TRAIN = Rows(
     [1, 0, 1, 2, 1],
     range(5),
 )
-TEXTS = ("copy_source",)
-"""Guessers that answer with texts."""
-TAGS = ("majority_by_word",)
-"""Guessers that answer with a tag a word: tested in test_majority_by_word.py."""
-ANSWERS = ("longer", "shorter")
-"""Guessers that prefer one of two answers: tested in test_answer_length.py."""
-CLASSES = [name for name in BASELINES if name not in (*TEXTS, *TAGS, *ANSWERS)]
 ASKED = Rows(["good", "bad", "dull dull"], ["x", "y", "z"], [1, 0, 2], range(3))
+WORDS = WordRows(["the dog", "a dog"], None, [[0, 1], [0, 1]], range(2), [["the", "dog"], ["a", "dog"]])
+WRITTEN = ["ein", "zwei", "drei", "vier", "fünf"]
+PAIRS = pairs(("the cat", " runs", " sleeps on it"), ("a dog", " is", " is bad"))
+ROWS = {
+    "classes": (TRAIN, ASKED, 3),
+    "texts": (replace(TRAIN, pairs=None, labels=WRITTEN), replace(ASKED, pairs=None, labels=["x", "y", "z"]), 1),
+    "tags": (WORDS, WORDS, 1),
+    "preferences": (PAIRS, PAIRS, 2),
+}
+"""By kind of answers: the rows to learn from, those to guess, and how many classes there are."""
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_one_finite_score_for_each_example_and_class(name):
-    scores = BASELINES.load(name)(TRAIN, ASKED, 3)
-    assert scores.shape == (3, 3)
-    assert np.isfinite(scores).all()
+def defined(name, kind):
+    """Whether a guesser makes sense of such rows."""
+    try:
+        BASELINES.load(name)(*ROWS[kind])
+    except NotDefined:
+        return False
+    return True
+
+
+CLASSES = [name for name in BASELINES if defined(name, "classes")]
+EVERY = [(name, kind) for name in BASELINES for kind in ROWS if defined(name, kind)]
+
+
+def test_every_guesser_guesses_something():
+    assert {name for name, _ in EVERY} == set(BASELINES)
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
+def test_one_guess_for_each_example_and_the_answers_are_not_looked_at(name, kind):
+    train, asked, outputs = ROWS[kind]
+    guesses = BASELINES.load(name)(train, asked, outputs)
+    assert len(guesses) == len(asked)
+    if kind == "texts":
+        assert all(isinstance(text, str) for text in guesses)
+    elif kind == "tags":
+        assert [len(tags) for tags in guesses] == [len(words) for words in asked.words]
+    else:
+        assert guesses.shape == (len(asked), outputs)
+        assert np.isfinite(guesses).all()
+    if kind != "preferences":  # whose labels say nothing: the first answer is the better one
+        hidden = BASELINES.load(name)(train, replace(asked, labels=None), outputs)
+        assert [np.array_equal(one, other) for one, other in zip(hidden, guesses, strict=True)] == [True] * len(asked)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -63,16 +95,6 @@ def test_a_class_that_was_never_seen_is_never_guessed(name):
 def test_it_says_where_it_makes_no_sense(name, train, outputs):
     with pytest.raises(NotDefined):
         BASELINES.load(name)(train, ASKED, outputs)
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_one_text_for_each_example_and_the_answers_are_not_looked_at(name):
-    train = replace(TRAIN, pairs=None, labels=["ein", "zwei", "drei", "vier", "fünf"])
-    asked = replace(ASKED, pairs=None, labels=["x", "y", "z"])
-    texts = BASELINES.load(name)(train, asked, 1)
-    assert texts.shape == (3,)
-    assert all(isinstance(text, str) for text in texts)
-    np.testing.assert_array_equal(BASELINES.load(name)(train, replace(asked, labels=None), 1), texts)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -1,7 +1,8 @@
 """What extending costs: one file and one registry line, in a scratch copy of the repository, and the contracts pass.
 
 A tuner, an objective, a metric, a reward, a judge, a destination and an executor are one file and one line; a kind of task
-is one folder and one line; a benchmark is one YAML file. No other file of the copy is touched.
+is one folder and one line; a benchmark is one YAML file. No other file of the copy is touched. The metric and the kind
+bring a test of their own beside, of what they say beyond the contract.
 """
 
 from __future__ import annotations
@@ -99,26 +100,59 @@ class SecondHalf(CausalLM):
         "tests/contracts/test_metrics.py",
         {
             "pipelines/metrics/error_free.py": '''
-"""The share of examples before the first mistake."""
+"""How often the class is right: over the examples, and over the classes, each weighing the same."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from pipelines.metrics.base import Metric, Values, paired_labels
 
 
 class ErrorFree(Metric):
-    """How often the class is right, counted example by example."""
+    """How often the class is right, from 0 to 100."""
 
     values: ClassVar[Values] = "classes"
+    scores: ClassVar[tuple[str, ...]] = ("error_free", "class_average")
+    best: ClassVar[float] = 100.0
 
     def compute(self, predictions: Any, references: Any, classes: int | None = None) -> dict[str, float]:
+        import numpy as np
+
         predicted, true = paired_labels(predictions, references)
-        return {"error_free": 1.0 - float(np.mean(predicted != true))}
-'''
+        of_each = [np.mean(predicted[true == each] == each) for each in np.unique(true)]
+        return {"error_free": 100 * float(np.mean(predicted == true)), "class_average": 100 * float(np.mean(of_each))}
+''',
+            "tests/contracts/test_error_free.py": '''
+"""Both scores are known wherever scores are read, by the registry line alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipelines.core.scores import bounds, percent_metrics, score_names
+from pipelines.publishing.requirements import parse
+from pipelines.tasks.base import resolve
+from pipelines.tasks.scoring import score
+
+
+def test_error_free_has_two_scores_with_bounds() -> None:
+    assert score_names(("accuracy", "error_free")) == ("accuracy", "error_free", "class_average")
+    assert percent_metrics(("accuracy", "error_free")) == ("error_free",)
+    assert bounds("class_average_mm") == (0.0, 100.0)
+
+
+def test_error_free_scores_a_task() -> None:
+    task = replace(resolve("glue/sst2", "x"), metrics=("error_free",))
+    assert score(task)([[1, 0], [1, 0], [0, 1]], [0, 1, 1]) == {
+        "error_free": pytest.approx(200 / 3),
+        "class_average": 75.0,
+    }
+
+
+def test_error_free_may_be_required() -> None:
+    assert parse("mine.class_average", ">= 80").metric == "class_average"
+''',
         },
         "METRICS = Registry(",
         '"error_free": "pipelines.metrics.error_free:ErrorFree",',
@@ -281,13 +315,93 @@ class StarRatingTraining(ClassificationTraining):
     """Cross-entropy over the stars."""
 ''',
             "pipelines/tasks/star_rating/evaluation.py": '''
-"""Evaluating star ratings: as classes."""
+"""Evaluating star ratings: as classes, of which some lie nearer than others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from pipelines.tasks.classification.evaluation import ClassificationEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions
+from pipelines.tasks.predictions import ClassPredictions
+from pipelines.tasks.scored_examples import Columns, ScoredExamples
+
+
+@dataclass(frozen=True)
+class StarPredictions(ClassPredictions):
+    """The worst mistake is the farthest; people read the mean number of stars too."""
+
+    def scored_examples(self, task: Any) -> ScoredExamples:
+        distance = np.abs(self.logits.argmax(axis=1) - np.asarray(self.labels)).astype(float)
+        return replace(super().scored_examples(task), badness=distance, order="stars beside the right number")
+
+    def columns(self, task: Any) -> Columns:
+        columns = super().columns(task)
+        shares = np.stack([columns[f"probability_{name}"] for name in task.head.labels], axis=1)
+        return columns | {"mean_stars": [float(row @ np.arange(len(row))) for row in shares]}
 
 
 class StarRatingEvaluation(ClassificationEvaluation):
     """The likeliest number of stars."""
+
+    def ask(self, request: EvaluationRequest) -> Predictions:
+        asked = super().ask(request)
+        return replace(asked, predicted=[StarPredictions(**vars(each)) for each in asked.predicted])
+''',
+            "tests/contracts/test_star_rating.py": '''
+"""What the kind says of its predictions reaches the files of a stage, and what people read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pipelines.core.interfaces import Head, Rows
+from pipelines.core.load import loads
+from pipelines.tasks.star_rating.evaluation import StarPredictions
+from tests import tiny
+
+LABELS = ("one", "two", "three")
+RECIPE = """
+name: t
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - {stage: supervised, id: mine, class_weights: balanced, task: {kind: star_rating, columns: [text], label: stars,
+      labels: [one, two, three], train: rows.jsonl, validation: rows.jsonl}}
+  - {stage: evaluate}
+"""
+
+
+def test_star_rating_orders_its_mistakes_and_names_its_columns(
+    tmp_path: Path, evaluation_context: Callable[..., Any]
+) -> None:
+    rows = [{"text": text, "stars": LABELS[at % 3]} for at, text in enumerate(tiny.TEXTS)]
+    (tmp_path / "rows.jsonl").write_text("\\n".join(map(json.dumps, rows)))
+    recipe = loads(RECIPE, folder=tmp_path)
+    model = tiny.build("bert", Head("sequence_classification", LABELS), initializer_range=0.5).eval()
+    context = evaluation_context(
+        recipe, "evaluate", {"mine": model}, open_tokenizer=lambda stage_id=None: tiny.tokenizer()
+    )
+    recipe.stage("evaluate").run(context)
+    worst = [json.loads(line) for line in (context.folder / "mistakes.jsonl").read_text().splitlines()]
+    assert {each["by"] for each in worst} == {"stars beside the right number"}
+    assert {each["badness"] for each in worst} <= {1.0, 2.0}
+    details = json.loads((context.folder / "details.json").read_text())["mine"]
+    assert {"slices", "classes", "calibration", "mistakes"} <= details.keys()
+
+
+def test_star_rating_shows_a_column_of_its_own() -> None:
+    predictions = StarPredictions("x", "test", "", Rows(["a"], None, None, [0]), np.zeros((1, 3), dtype=np.float32))
+    task = SimpleNamespace(name="x", head=Head("sequence_classification", LABELS))
+    assert predictions.columns(task)["mean_stars"] == [1.0]
 ''',
         },
         "TASK_KINDS = TaskKinds(",
@@ -326,7 +440,8 @@ def outcomes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
             (copy / name).write_text(content.lstrip("\n"))
         if extension.table is not None:
             add_line(copy / extension.registry, extension.table, extension.line)
-    suites = sorted({"tests/contracts/test_layers.py", *(extension.suite for extension in EXTENSIONS.values())})
+    own = [name for extension in EXTENSIONS.values() for name in extension.files if name.startswith("tests/")]
+    suites = sorted({"tests/contracts/test_layers.py", *own, *(extension.suite for extension in EXTENSIONS.values())})
     report = copy / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *suites]
     command += [

@@ -213,7 +213,7 @@ def test_a_recipe_is_checked_without_a_heavy_library():
         "import pipelines.core.recipe\n"
         "tables = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]\n"
         "for table in tables:\n"
-        "    if table.kind in ('stage', 'objective', 'tuner', 'reward', 'judge', 'destination', 'task kind', 'tokenizer'):\n"
+        "    if table.kind in ('stage', 'objective', 'tuner', 'reward', 'judge', 'destination', 'task kind', 'tokenizer', 'metric'):\n"
         "        for name in table:\n"
         "            table.load(name)\n"
         f"heavy = {sorted(HEAVY | {'pandas'})!r}\n"

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
+from pipelines.core.load import loads
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
+from pipelines.core.scores import score_names
+from pipelines.evaluation.mistakes import mistakes
+from pipelines.evaluation.prediction_tables import write_table
 from pipelines.tasks.base import HELD_OUT, Task
-from pipelines.tasks.evaluation import TaskEvaluation, evaluation_of
+from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
+from pipelines.tasks.predictions import SplitPredictions
 from pipelines.tasks.training import TaskTraining, training_of
+from tests import tiny
 
 ROWS = 30
 
@@ -94,6 +102,59 @@ def test_it_is_learnt_and_evaluated_with_a_known_head(kind: str):
     assert isinstance(evaluation, TaskEvaluation)
     assert type(evaluation).ask is not TaskEvaluation.ask
     assert type(evaluation).score is not TaskEvaluation.score
+
+
+FAMILIES = {"causal_lm": "decoder", "reward": "decoder", "seq2seq_lm": "encoder-decoder"}
+RECIPE = """
+name: t
+model: {checkpoint: some/model}
+stages: [{stage: evaluate, benchmarks: [glue/sst2], per_device_eval_batch_size: 4}]
+"""
+
+
+@pytest.fixture
+def predicted(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -> tuple[Task, SplitPredictions]:
+    """A task of the kind, and what a model without training answers."""
+    made = block(kind, folder, validation="dev.jsonl")
+    task = made.task("mine")
+    family = FAMILIES.get(task.head.kind, "encoder")
+    shape = {"num_decoder_layers": 2} if family == "encoder-decoder" else {}
+    model = tiny.build("finery", task.head, family=family, initializer_range=0.5, **shape).eval()
+    recipe = loads(RECIPE)
+    stage: Any = recipe.stages[0]
+    context = evaluation_context(recipe, "evaluate", {"model": model}, open_tokenizer=lambda *names: tiny.tokenizer())
+    choice = BenchmarkChoice("mine", made, "model", None)
+    request = EvaluationRequest(stage, choice, task, context, model, tiny.tokenizer())
+    (split,) = evaluation_of(task.kind).ask(request).predicted
+    return task, split
+
+
+def test_its_predictions_are_scored_whole_and_in_part(predicted: tuple[Task, SplitPredictions]):
+    task, predictions = predicted
+    score = evaluation_of(task.kind).score(task)
+    scores = score(predictions.answers, predictions.labels)
+    assert set(score_names(task.metrics)) <= set(scores)
+    ranges = predictions.intervals(task, score, seed=1, resamples=20)
+    assert set(ranges) == set(scores)
+    part = predictions.part(np.arange(10))
+    if part is not None:
+        assert len(part[0]) == len(part[1]) == 10
+        assert score(*part).keys() <= scores.keys()
+        assert predictions.intervals(task, score, 1, np.arange(10), 20).keys() <= scores.keys()
+
+
+def test_its_predictions_are_explained_and_shown(predicted: tuple[Task, SplitPredictions], tmp_path: Path):
+    task, predictions = predicted
+    assert predictions.table().num_rows == ROWS
+    columns = predictions.columns(task)
+    assert next(iter(columns)) == "index"
+    assert {len(cells) for cells in columns.values()} == {ROWS}
+    assert "prediction" in columns
+    write_table(tmp_path / "predictions.jsonl", columns)
+    examples = predictions.scored_examples(task)
+    if examples is not None:
+        assert len(examples.gold) == len(examples.answers) == len(examples.wrong) == len(examples.badness) == ROWS
+        assert len(mistakes(predictions, examples)) == examples.wrong.sum()
 
 
 def test_every_benchmark_is_of_a_kind_of_the_table():

@@ -15,7 +15,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context, Head, Rows, Task
 from pipelines.core.recipe import START
 from pipelines.core.registry import TASKS
-from pipelines.core.scores import OF_A_HUNDRED, score_names
+from pipelines.core.scores import percent_metrics, score_names
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.few_shot import settings as few_shot
 from pipelines.evaluation.few_shot.decoders import DecoderReader
@@ -356,14 +356,14 @@ def add(
     for each in answers:
         assert each.labels is not None  # refused before anything was asked
         score = each.score_of(task)
-        scores |= _suffixed(score(each.said, each.labels), each.suffix)
-        ranges |= _suffixed(intervals(score, each.said, each.labels, report.context.seed), each.suffix)
+        scores |= _suffixed(score(each.answers, each.labels), each.suffix)
+        ranges |= _suffixed(intervals(score, each.answers, each.labels, report.context.seed), each.suffix)
         if each.draws > 1:
             drawn |= _suffixed(spread(each.by_draw(task)), each.suffix)
         for guesser, reached in _baselines(task, each, train, report.baselines).items():
             guesses.setdefault(guesser, {}).update(_suffixed(reached, each.suffix))
     percent = (
-        score_names(metric for metric in task.metrics if metric in OF_A_HUNDRED)
+        score_names(percent_metrics(task.metrics))
         if isinstance(answers[0], WrittenAnswers) and answers[0].right is None
         else ()
     )

@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 def per_length(nats: Floats, lengths: Floats) -> Floats:
     """Log-likelihoods (…, options) for each unit of length. An answer without length is worth what it is."""
-    found: Floats = nats / np.maximum(lengths, 1.0)
-    return found
+    normed: Floats = nats / np.maximum(lengths, 1.0)
+    return normed
 
 
 def contextual(nats: Floats, without_content: Floats) -> Floats:
@@ -135,7 +135,7 @@ class FewShotAnswers(SplitPredictions):
         return len(self.examples)
 
     def score_of(self, task: Task) -> Score:
-        """The scores as a function of `said` and `labels`, or of a choice of both."""
+        """The scores as a function of `answers` and `labels`, or of a choice of both."""
         raise NotImplementedError
 
     def by_draw(self, task: Task) -> list[dict[str, float]]:
@@ -145,13 +145,13 @@ class FewShotAnswers(SplitPredictions):
         return [score(self._one(draw), labels) for draw in range(self.draws)]
 
     def _one(self, draw: int) -> Any:
-        return self.said[:, draw : draw + 1]
+        return self.answers[:, draw : draw + 1]
 
     def lines(self) -> dict[str, Any]:
         """The columns that every table has: one row a question and draw, draw after draw."""
         import pyarrow as pa
 
-        columns = self.columns()
+        columns = self.key_columns()
         return {name: pa.concat_arrays([values] * self.draws) for name, values in columns.items()} | {
             "draw": pa.array(np.repeat(np.arange(self.draws), len(self.rows))),
             "examples": pa.array([list(each) for draw in self.examples for each in draw], pa.list_(pa.int64())),
@@ -170,7 +170,7 @@ class RankedAnswers(FewShotAnswers):
     """The numbers that the answers stand for, where the labels are numbers."""
 
     @property
-    def said(self) -> NDArray[np.float64]:
+    def answers(self) -> NDArray[np.float64]:
         """(questions, draws, ways, options), or (questions, draws) of numbers."""
         if self.values is not None:
             return expected(self.nats, self.values)
@@ -191,7 +191,7 @@ class RankedAnswers(FewShotAnswers):
 
         by_line = np.concatenate([self.nats[:, draw] for draw in range(self.draws)])  # (lines, options)
         kind = pa.int64() if self.values is None else pa.float64()
-        told = by_line.argmax(axis=1) if self.values is None else expected(by_line, self.values)
+        predicted = by_line.argmax(axis=1) if self.values is None else expected(by_line, self.values)
         labels = self.labels
         return pa.table(
             {
@@ -203,7 +203,7 @@ class RankedAnswers(FewShotAnswers):
                 "label": pa.nulls(len(by_line), kind)
                 if labels is None
                 else pa.array(np.tile(labels, self.draws)).cast(kind),
-                "prediction": pa.array(told).cast(kind),
+                "prediction": pa.array(predicted).cast(kind),
                 "logits": pa.array(list(by_line.astype(np.float32)), pa.list_(pa.float32())),
                 "log_likelihoods": pa.array(list(by_line), pa.list_(pa.float64())),
             }
@@ -225,7 +225,7 @@ class WrittenAnswers(FewShotAnswers):
     """(questions, draws)"""
 
     @property
-    def said(self) -> NDArray[Any]:
+    def answers(self) -> NDArray[Any]:
         """(questions,): their numbers; (questions, draws) of answers that are right or wrong."""
         return np.arange(len(self.rows)) if self.right is None else self.right
 
@@ -242,7 +242,7 @@ class WrittenAnswers(FewShotAnswers):
         labels = self.labels
         assert labels is not None
         parts = [{name: each[:, draw : draw + 1] for name, each in self.counted.items()} for draw in range(self.draws)]
-        return [partial(score_texts(task.metrics, part))(self.said, labels) for part in parts]
+        return [partial(score_texts(task.metrics, part))(self.answers, labels) for part in parts]
 
     def table(self) -> pa.Table:
         import pyarrow as pa

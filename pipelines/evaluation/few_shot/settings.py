@@ -20,9 +20,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import START, Recipe, Stage, trained_by
-from pipelines.core.registry import TASKS, nearest
+from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.core.scores import score_names
-from pipelines.evaluation.benchmark_selection import WRITTEN
 from pipelines.evaluation.few_shot.prompts import PromptTemplate, prompt_for, unfit
 
 if TYPE_CHECKING:
@@ -166,15 +165,15 @@ def reads_both_ways(recipe: Recipe, model: str) -> bool:
 def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
     """What is asked: only benchmarks that exist."""
     described = trained_by(recipe.stages[: recipe.stages.index(stage)])
-    found = []
+    choices = []
     for name in stage.benchmarks or ():
         if name in described and not isinstance(described[name].task, str):
-            found.append(FewShotTask(name, described[name].task, name))
+            choices.append(FewShotTask(name, described[name].task, name))
         elif name in stage.tasks:
-            found.append(FewShotTask(name, stage.tasks[name], None))
+            choices.append(FewShotTask(name, stage.tasks[name], None))
         elif name in TASKS:
-            found.append(FewShotTask(name, name, None))
-    return found
+            choices.append(FewShotTask(name, name, None))
+    return choices
 
 
 def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
@@ -184,18 +183,18 @@ def kinds(recipe: Recipe, stage: Evaluate) -> set[str]:
 
 def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
     """The keys of everything that is asked in metrics.json, with the names of its scores."""
-    found: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     settings = stage.few_shot
     if settings is None:
-        return found
+        return by_key
     for each in subjects(recipe, stage):
         task = each.open_task()
         names = _score_names(settings, task)
         suffixes = task.evaluation_splits
-        found |= {
+        by_key |= {
             key: [f"{name}{suffix}" for suffix in suffixes for name in names] for key in settings.names(each.name)
         }
-    return found
+    return by_key
 
 
 def _score_names(settings: FewShot, task: Any) -> tuple[str, ...]:
@@ -249,14 +248,14 @@ def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
     if stage.benchmarks is None:
         yield ("benchmarks",), "is missing: few_shot asks a model about tasks that it was not trained on, so name them"
         return
-    known = {each.name: each for each in subjects(recipe, stage)}
+    by_name = {each.name: each for each in subjects(recipe, stage)}
     for at, name in enumerate(stage.benchmarks):
-        if name not in known:
+        if name not in by_name:
             yield ("benchmarks", at), f"unknown benchmark '{name}'.{nearest(name, TASKS)} Available: {', '.join(TASKS)}"
         elif name in stage.benchmarks[:at]:
             yield ("benchmarks", at), f"'{name}' is named twice"
         else:
-            yield from _unfit_task(stage, known[name], at, head_of(recipe, model_of(recipe, stage) or START))
+            yield from _unfit_task(stage, by_name[name], at, head_of(recipe, model_of(recipe, stage) or START))
     for name in settings.prompts:
         if name not in stage.benchmarks:
             yield (
@@ -343,4 +342,4 @@ def _kind(subject: Any) -> str:
 
 def _writes(subject: Any) -> bool:
     """Whether what was learnt are texts, so that the model is a language model still."""
-    return subject is not None and _kind(subject) in WRITTEN
+    return subject is not None and bool(TASK_KINDS.load(_kind(subject)).writes())

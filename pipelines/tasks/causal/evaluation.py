@@ -22,14 +22,15 @@ from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
 from pipelines.metrics.perplexity import Tally, likelihood
-from pipelines.metrics.statistics import corpus_intervals
+from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.models.predict import Running, answers
 from pipelines.tasks.evaluation import (
     EvaluationRequest,
     Predictions,
     TaskEvaluation,
 )
-from pipelines.tasks.predictions import SplitPredictions, constant_text
+from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_text
+from pipelines.tasks.scored_examples import Columns, ScoredExamples, scored_texts
 from pipelines.tasks.scoring import score_texts
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class CompletionPredictions(SplitPredictions):
     tally: Tally
 
     @property
-    def said(self) -> ScoredCompletions:
+    def answers(self) -> ScoredCompletions:
         """Texts and likelihood."""
         return ScoredCompletions(self.texts, self.tally)
 
@@ -99,11 +100,28 @@ class CompletionPredictions(SplitPredictions):
         """The right answers (examples,)."""
         return np.asarray(self.rows.labels, dtype=object)
 
-    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
-        found = self.tally.intervals(likelihood, seed)
-        if self.texts is None:
-            return found
-        return found | corpus_intervals(task.metrics, graded(task, self.texts), graded(task, self.labels), seed)
+    def part(self, members: Members) -> tuple[Any, Any] | None:
+        """The written texts: the likelihood is that of the whole split."""
+        return None if self.texts is None else (self.texts[members], self.labels[members])
+
+    def intervals(
+        self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
+    ) -> Intervals:
+        part = self.part(ALL if members is None else members)
+        ranges = {} if members is not None else self.tally.intervals(likelihood, seed)
+        if part is None:
+            return ranges
+        texts, references = (graded(task, column) for column in part)
+        return ranges | corpus_intervals(task.metrics, texts, references, seed, resamples)
+
+    def scored_examples(self, task: Task) -> ScoredExamples | None:
+        if self.texts is None or not task.metrics:
+            return None
+        texts, references = [str(each) for each in self.texts], [str(each) for each in self.labels]
+        return scored_texts(texts, references, graded(task, texts), graded(task, references), task.metrics)
+
+    def columns(self, task: Task) -> Columns:
+        return self.inputs() | {"prediction": [] if self.texts is None else [str(text) for text in self.texts]}
 
     def doubt(self, task: Task) -> str | None:
         return None if self.texts is None else constant_text(self.benchmark, self.split, self.texts)
@@ -120,7 +138,7 @@ class CompletionPredictions(SplitPredictions):
         texts = [] if self.texts is None else list(self.texts)
         table = pa.table(
             {
-                **self.columns(),
+                **self.key_columns(),
                 "source": pa.array(list(self.rows.texts), pa.string()),
                 "reference": pa.array(list(self.labels), pa.string()),
                 "hypothesis": pa.array(texts or [None] * len(self.rows), pa.string()),
@@ -136,21 +154,21 @@ def score_completions(task: Task) -> Score:
     return partial(_score, task)
 
 
-def _score(task: Task, said: Any, references: Any) -> dict[str, float]:
-    texts = said.texts if isinstance(said, ScoredCompletions) else said
+def _score(task: Task, answers: Any, references: Any) -> dict[str, float]:
+    texts = answers.texts if isinstance(answers, ScoredCompletions) else answers
     scores: dict[str, float] = {}
     if texts is not None and task.metrics:
         scores |= score_texts(task)(graded(task, texts), graded(task, references))
-    return scores | (said.tally.figures(likelihood) if isinstance(said, ScoredCompletions) else {})
+    return scores | (answers.tally.figures(likelihood) if isinstance(answers, ScoredCompletions) else {})
 
 
 def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
     """What of each text the task compares (examples,). Raises DataError where nothing is found in any reference."""
     choose: Any = getattr(task, "graded", list)
-    found = choose([str(each) for each in texts])
-    if len(found) != len(texts):
-        raise DataError(f"'{task.name}' has {len(found)} answers for {len(texts)} texts; they must be as many")
-    return np.asarray(found, dtype=object)
+    compared = choose([str(each) for each in texts])
+    if len(compared) != len(texts):
+        raise DataError(f"'{task.name}' has {len(compared)} answers for {len(texts)} texts; they must be as many")
+    return np.asarray(compared, dtype=object)
 
 
 class CausalEvaluation(TaskEvaluation):
@@ -165,12 +183,12 @@ class CausalEvaluation(TaskEvaluation):
         )
         length, name = request.length(), request.choice.name
         settings = how(request.model, tokenizer, request.stage.generation)
-        said, called = [], None
+        predicted, template_used = [], None
         for suffix, split, rows in request.splits():
             given: Any = rows
             dialogues = [each.in_turns() for each in given.dialogues] if template else list(given.dialogues)
             if any(each.templated for each in dialogues):
-                called = chat_templates.adopt(tokenizer, template)
+                template_used = chat_templates.adopt(tokenizer, template)
             tally = likelihoods(request.model, tokenizer, dialogues, length, **request.running(split))
             asks = all(len(each.messages) > 1 for each in dialogues)
             texts = (
@@ -178,12 +196,12 @@ class CausalEvaluation(TaskEvaluation):
                 if asks
                 else None
             )
-            said.append(CompletionPredictions(name, split, suffix, rows, texts, tally))
-        details = {"chat_template": called, "train_on": "completions"}
+            predicted.append(CompletionPredictions(name, split, suffix, rows, texts, tally))
+        details = {"chat_template": template_used, "train_on": "completions"}
         return Predictions(
-            said,
+            predicted,
             length,
-            generation=settings.words() if any(each.texts is not None for each in said) else None,
+            generation=settings.words() if any(each.texts is not None for each in predicted) else None,
             details=details,
         )
 

@@ -64,6 +64,8 @@ class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
     head_kind: ClassVar[HeadKind] = "causal_lm"
+    stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
+    outputs: ClassVar[str | None] = "texts"
     smooths_labels: ClassVar[bool] = True
     kind: Literal["causal"]
     format: FormatName | None = None
@@ -88,12 +90,12 @@ class Causal(TaskKind):
     @model_validator(mode="after")
     def _columns_fit(self) -> Causal:
         formats = [self.format] if self.format else list(COLUMNS)
-        known = list(dict.fromkeys(role for each in formats for part in COLUMNS[each] for role in part))
-        wrong = [role for role in self.columns if role not in known]
+        roles = list(dict.fromkeys(role for each in formats for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in roles]
         if wrong:
             whose = f"of the format {self.format}" if self.format else "of any format"
             raise ConfigIssues(
-                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], known)} Known: {', '.join(known)}")]
+                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], roles)} Known: {', '.join(roles)}")]
             )
         if self.format == "text" and self.answer_pattern:
             raise ConfigIssues(
@@ -220,22 +222,22 @@ class CausalTask(Task):
             data = data.select(index)
         name, columns = self._format_of(data, described)
         dialogues: list[Dialogue] = []
-        kept: list[int] = []
+        positions: list[int] = []
         for number, cells in zip(index, _rows(data, columns), strict=True):
             if limit is not None and len(dialogues) == limit:
                 break
             try:
-                said = chat_formats.read(name, cells)
+                dialogue = chat_formats.read(name, cells)
             except Unreadable as problem:
                 self._refuse(described, number, str(problem))
-            if empty := _emptiness(said):
+            if empty := _emptiness(dialogue):
                 if self.skip_empty:
                     continue
                 self._refuse(described, number, empty)
-            dialogues.append(said)
-            kept.append(number)
+            dialogues.append(dialogue)
+            positions.append(number)
         prompts, answers = [each.prompt for each in dialogues], [each.completion for each in dialogues]
-        return Dialogues(prompts, None, answers, kept, dialogues, name)
+        return Dialogues(prompts, None, answers, positions, dialogues, name)
 
     def _format_of(self, data: Dataset, described: str) -> tuple[str, dict[str, str]]:
         """The format of the rows, and the column behind each of its names."""
@@ -254,16 +256,16 @@ class CausalTask(Task):
         """
         if self.answer_pattern is None:
             return list(texts)
-        found = (re.search(self.answer_pattern, text) for text in texts)
+        matches = (re.search(self.answer_pattern, text) for text in texts)
         return [
             "" if match is None else re.sub(r"(?<=\d),(?=\d)", "", match.group(1)).strip().rstrip(".")
-            for match in found
+            for match in matches
         ]
 
 
-def _emptiness(said: Dialogue) -> str | None:
+def _emptiness(dialogue: Dialogue) -> str | None:
     """What is missing from a dialogue, as a sentence without its subject."""
-    wanted = [each for each, learnt in zip(said.messages, said.learnt, strict=True) if learnt]
+    wanted = [each for each, learnt in zip(dialogue.messages, dialogue.learnt, strict=True) if learnt]
     if not wanted:
         return "has no answer that is to be learnt: every message of the assistant has weight 0"
     if all(str(each["content"]).strip() or each.get("tool_calls") for each in wanted):

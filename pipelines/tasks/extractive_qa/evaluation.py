@@ -21,15 +21,21 @@ from numpy.typing import NDArray
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
 from pipelines.core.interfaces import Score, Task
+from pipelines.metrics.base import counted_metric
+from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
-from pipelines.metrics.statistics import corpus_intervals
+from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.extractive_qa.task import SHORTEST
-from pipelines.tasks.predictions import SplitPredictions, constant_answer
+from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_answer
+from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
+
+NO_ANSWER = "(no answer)"
+"""What is read for an answer that is none."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +159,10 @@ def _span(number: int, first: int, last: int, windows: Sequence[Window], text: s
     window = windows[number]
     start_token, begin, _ = (int(value) for value in window.context[first])
     end_token, _, end = (int(value) for value in window.context[last])
-    said = text[begin:end]
-    begin += len(said) - len(said.lstrip())  # some tokens take the space before their word
+    cut = text[begin:end]
+    begin += len(cut) - len(cut.lstrip())  # some tokens take the space before their word
     return Span(
-        said.strip(),
+        cut.strip(),
         float(window.logits[0, start_token]),
         float(window.logits[1, end_token]),
         number,
@@ -168,19 +174,19 @@ def _span(number: int, first: int, last: int, windows: Sequence[Window], text: s
 
 def grouped(rows: NDArray[np.int64], windows: Sequence[object]) -> list[list[Any]]:
     """The windows of each row, in order. `rows` (windows,) is the row of each."""
-    found: list[list[Any]] = [[] for _ in range(int(rows.max(initial=-1)) + 1)]
+    of_rows: list[list[Any]] = [[] for _ in range(int(rows.max(initial=-1)) + 1)]
     for row, window in zip(rows, windows, strict=True):
-        found[row].append(window)
-    return found
+        of_rows[row].append(window)
+    return of_rows
 
 
 @dataclass(frozen=True)
 class SpanPredictions(SplitPredictions):
     """Answers to questions. `rows` are QuestionRows."""
 
-    found: Sequence[SpanAnswer]
+    spans: Sequence[SpanAnswer]
     """What the windows of each question offer."""
-    asked: Sequence[str]
+    questions: Sequence[str]
     """The questions as the model read them: without the end of those that are too long."""
     may_be_none: bool
     """Whether questions may have no answer."""
@@ -199,46 +205,91 @@ class SpanPredictions(SplitPredictions):
     @property
     def differences(self) -> NDArray[np.float64]:
         """How much better "no answer" scores than the best span, of each question."""
-        return np.array([each.difference for each in self.found])
+        return np.array([each.difference for each in self.spans])
 
     @property
     def best(self) -> NDArray[Any]:
         """The best text of each question, whatever "no answer" scores."""
-        return np.array([each.answer for each in self.found], dtype=object)
+        return np.array([each.answer for each in self.spans], dtype=object)
 
     @property
-    def said(self) -> NDArray[Any]:
-        """The answers, empty for "no answer"."""
+    def answers(self) -> NDArray[Any]:
+        """The texts, empty for "no answer"."""
         return at_threshold(self.best, self.differences, self.threshold) if self.may_be_none else self.best
 
-    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+    def intervals(
+        self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
+    ) -> Intervals:
         assert self.labels is not None
-        return corpus_intervals(task.metrics, self.said, self.labels, seed)
+        members = ALL if members is None else members
+        return corpus_intervals(task.metrics, self.answers[members], self.labels[members], seed, resamples)
+
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        labels, texts = self.labels, self.answers
+        assert labels is not None
+        counts = np.asarray(counted_metric(task.metrics[0]).counts(texts, labels), dtype=np.float64)
+        confidence = np.array([self._probability(spans, text) for spans, text in zip(self.spans, texts, strict=True)])
+        # an answer that shares no word is worse than one that is a word too long
+        return ScoredExamples(
+            [" / ".join(dict.fromkeys(each)) or NO_ANSWER for each in labels],
+            [text or NO_ANSWER for text in texts],
+            counts[:, 0] == 0,
+            (1 - counts[:, 1]) + confidence / 100,
+            "words that answer and truth do not share, then confidence",
+            confidence,
+        )
+
+    def _probability(self, spans: SpanAnswer, text: str) -> float:
+        """Of the text among the best spans, as the official n-best files have it, and "no answer"."""
+        with_none = self.may_be_none or not spans.best
+        scores = [span.score for span in spans.best] + ([spans.null_score] if with_none else [])
+        names = [span.text for span in spans.best] + ([""] if with_none else [])
+        if text not in names:
+            return 0.0
+        return float(softmax(np.array([scores]))[0, names.index(text)])
+
+    def columns(self, task: Task) -> Columns:
+        texts = [str(text) for text in self.answers]
+        probabilities: list[float | None] = []
+        starts: list[int | None] = []
+        for text, spans in zip(texts, self.spans, strict=True):
+            scores = [span.score for span in spans.best] + ([spans.null_score] if self.may_be_none else [])
+            place = 0 if text else len(scores) - 1
+            probabilities.append(
+                float(softmax(np.array(scores))[place]) if scores and (text or self.may_be_none) else None
+            )
+            starts.append(spans.best[0].answer_start if text and spans.best else None)
+        return self.inputs() | {
+            "id": list(self.ids),
+            "prediction": texts,
+            "probability": probabilities,
+            "answer_start": starts,
+        }
 
     def doubt(self, task: Task) -> str | None:
-        return constant_answer(self.benchmark, self.split, self.said)
+        return constant_answer(self.benchmark, self.split, self.answers)
 
     def facts(self) -> dict[str, Any]:
         """What the official script prints beside the scores of questions that may have no answer."""
         if not self.may_be_none or self.labels is None:
             return {}
-        return by_answerability(self.said, self.labels) | best_threshold(self.best, self.differences, self.labels)
+        return by_answerability(self.answers, self.labels) | best_threshold(self.best, self.differences, self.labels)
 
     def table(self) -> pa.Table:
         import pyarrow as pa
 
-        tops = [each.best[0] if each.best else None for each in self.found]
+        tops = [each.best[0] if each.best else None for each in self.spans]
         logits = [[] if top is None else [top.start_logit, top.end_logit] for top in tops]
         answers = None if self.labels is None else [list(texts) for texts in self.labels]
         columns = {
-            **self.columns(),
+            **self.key_columns(),
             "id": pa.array(list(self.ids), pa.string()),
-            "text": pa.array(list(self.asked), pa.string()),
+            "text": pa.array(list(self.questions), pa.string()),
             "text_pair": pa.array(list(self.rows.pairs or ()), pa.string()),
             "answers": pa.nulls(len(self.rows), pa.list_(pa.string()))
             if answers is None
             else pa.array(answers, pa.list_(pa.string())),
-            "answer": pa.array(list(self.said), pa.string()),
+            "answer": pa.array(list(self.answers), pa.string()),
             "answer_start": pa.array([None if top is None else top.answer_start for top in tops], pa.int64()),
             "window": pa.array([None if top is None else top.window for top in tops], pa.int64()),
             "start_token": pa.array([None if top is None else top.start_token for top in tops], pa.int64()),
@@ -258,7 +309,7 @@ class SpanPredictions(SplitPredictions):
     def write_beside(self, folder: Path) -> None:
         """The official prediction file, and where questions may have no answer how sure of that the model was."""
         name = "-".join([self.benchmark.replace("/", "-"), *([self.split] if self.suffix else [])])
-        write_json(folder / f"{name}.predictions.json", dict(zip(self.ids, self.said, strict=True)))
+        write_json(folder / f"{name}.predictions.json", dict(zip(self.ids, self.answers, strict=True)))
         if self.may_be_none:
             odds: Mapping[str, float] = dict(zip(self.ids, self.differences.tolist(), strict=True))
             write_json(folder / f"{name}.null_odds.json", odds)
@@ -311,16 +362,16 @@ class ExtractiveQAEvaluation(TaskEvaluation):
             aside = set_aside(request) if task.version_2 else None
             threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
             chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
-        said = []
-        for suffix, split, given in request.splits():
-            rows: Any = given
-            found = find(rows, split)
+        predicted = []
+        for suffix, split, split_rows in request.splits():
+            rows: Any = split_rows
+            spans = find(rows, split)
             questions = questions_in(request.tokenizer, rows.texts, length)
-            said.append(SpanPredictions(name, split, suffix, rows, found, questions, task.version_2, threshold))
+            predicted.append(SpanPredictions(name, split, suffix, rows, spans, questions, task.version_2, threshold))
         details = {
             "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
-        } | _facts(said)
-        return Predictions(said, length, details=details)
+        } | _facts(predicted)
+        return Predictions(predicted, length, details=details)
 
     def score(self, task: Task) -> Score:
         from pipelines.tasks.scoring import score_texts
@@ -350,22 +401,20 @@ def set_aside(request: EvaluationRequest) -> Any:
     return None if all(part["labels"]) else replace(rows, **part)
 
 
-def best_of(found: list[Any], rows: Any) -> float:
+def best_of(spans: list[Any], rows: Any) -> float:
     """The threshold that gives the best F1 on these rows: nothing is answered above it."""
-    from pipelines.metrics.squad import best_threshold
-
-    differences = [each.difference for each in found]
-    best = best_threshold([each.answer for each in found], differences, rows.labels)
+    differences = [each.difference for each in spans]
+    best = best_threshold([each.answer for each in spans], differences, rows.labels)
     unanswered = sum(not each for each in rows.labels)
     if best["best_f1"] <= 100.0 * unanswered / len(rows):  # answering none is as good as anything
         return float(min(differences)) - 1.0
     return float(best["best_f1_thresh"])
 
 
-def _facts(said: list[Any]) -> dict[str, Any]:
+def _facts(predicted: list[Any]) -> dict[str, Any]:
     """Official figures beside the scores, where there are some."""
-    found = {f"{key}{each.suffix}": value for each in said for key, value in each.facts().items()}
-    return {"official": found} if found else {}
+    facts = {f"{key}{each.suffix}": value for each in predicted for key, value in each.facts().items()}
+    return {"official": facts} if facts else {}
 
 
 def _both_ends(outputs: ModelOutput, inputs: Any) -> list[Any]:
@@ -381,9 +430,9 @@ def _both_ends(outputs: ModelOutput, inputs: Any) -> list[Any]:
         )
     both = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float().cpu().numpy()
     real = inputs["attention_mask"].numpy().astype(bool)
-    found = [logits[:, mask] for logits, mask in zip(both, real, strict=True)]
-    if not all(bool(torch.isfinite(torch.from_numpy(logits)).all()) for logits in found):
+    windows = [logits[:, mask] for logits, mask in zip(both, real, strict=True)]
+    if not all(bool(torch.isfinite(torch.from_numpy(logits)).all()) for logits in windows):
         raise ModelError(
             "the model gives NaN or infinity for a window: its training diverged, so lower its learning rate"
         )
-    return found
+    return windows

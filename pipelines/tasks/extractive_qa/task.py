@@ -122,9 +122,9 @@ class QuestionTask(Task):
         if self.id_column is None:
             return [str(number) for number in index]
         if self.id_column not in data.column_names:
-            found = ", ".join(data.column_names)
+            columns = ", ".join(data.column_names)
             raise DataError(
-                f"{described} has no column '{self.id_column}' for the questions' ids; columns found: {found}"
+                f"{described} has no column '{self.id_column}' for the questions' ids; columns found: {columns}"
             )
         ids = [str(cell) for cell in data[self.id_column][:]]
         if len(set(ids)) < len(ids):
@@ -211,6 +211,8 @@ class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
     head_kind: ClassVar[HeadKind] = "question_answering"
+    stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
+    outputs: ClassVar[str | None] = "spans of a text"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     kind: Literal["qa"]
     question: Column = "question"

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
@@ -14,6 +15,7 @@ from pipelines.metrics.classification import Accuracy
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import LogitPredictions, constant_prediction
+from pipelines.tasks.scored_examples import Columns, ScoredExamples, decision_columns, scored_decisions
 from pipelines.tasks.scoring import checked_logits
 
 if TYPE_CHECKING:
@@ -29,6 +31,20 @@ class OptionPredictions(LogitPredictions):
     def outputs(self, task: Task) -> int:
         return int(self.logits.shape[1])
 
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        rows: Any = self.rows
+        labels = np.asarray(self.labels)
+
+        def named(numbers: NDArray[np.integer]) -> list[str]:
+            return [f"{LETTERS[number]}: {row[number]}" for number, row in zip(numbers, rows.options, strict=True)]
+
+        return scored_decisions(self.logits, labels, named(labels), named(self.logits.argmax(axis=1)))
+
+    def columns(self, task: Task) -> Columns:
+        rows: Any = self.rows
+        letters = list(LETTERS[: self.logits.shape[1]])
+        return self.inputs() | {"options": [list(row) for row in rows.options]} | decision_columns(self.logits, letters)
+
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, tuple(LETTERS))
 
@@ -39,7 +55,7 @@ class OptionPredictions(LogitPredictions):
         labels = self.labels
         return pa.table(
             {
-                **self.columns(),
+                **self.key_columns(),
                 "text": pa.array(list(self.rows.texts), pa.string()),
                 "options": pa.array([list(row) for row in rows.options], pa.list_(pa.string())),
                 "label": pa.nulls(len(self.rows), pa.int64()) if labels is None else pa.array(labels.astype(np.int64)),
@@ -88,21 +104,21 @@ class MultipleChoiceEvaluation(TaskEvaluation):
         from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
         length, name = request.length(), request.choice.name
-        said, shared = [], {}
-        for suffix, split, given in request.splits():
-            rows: Any = given
+        predicted, shared = [], {}
+        for suffix, split, split_rows in request.splits():
+            rows: Any = split_rows
             examples = encode_choices(request.tokenizer, rows, length)
             running = request.running(split)
-            if (found := _by_article(request, rows, examples, running)) is not None:
-                logits, shared[split] = found
-                said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
+            if (by_article := _by_article(request, rows, examples, running)) is not None:
+                logits, shared[split] = by_article
+                predicted.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
                 continue
             running["batch_size"] = max(
                 1, running["batch_size"] // max(rows.choices, 1)
             )  # as many texts as of other tasks
             logits = forward(request.model, examples, partial(collate_choices, request.tokenizer), _logits, **running)
-            said.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
-        return Predictions(said, length, details={"articles_read_once": shared} if shared else {})
+            predicted.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
+        return Predictions(predicted, length, details={"articles_read_once": shared} if shared else {})
 
     def score(self, task: Task) -> Score:
 

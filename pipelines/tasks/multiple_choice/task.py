@@ -79,10 +79,10 @@ class ChoiceTask(Task):
         labels = self._answers(data, options, index, split, described)
         if contexts is None:
             return ChoiceRows(questions, None, labels, index, options)
-        asked = [
+        marked = [
             [self._joined(question, option) for option in row] for question, row in zip(questions, options, strict=True)
         ]
-        return ChoiceRows(contexts, None, labels, index, asked)
+        return ChoiceRows(contexts, None, labels, index, marked)
 
     def _question(self) -> str:
         return next(column for column in self.columns if column != self.context and column not in self.option_columns)
@@ -169,6 +169,7 @@ class MultipleChoice(TaskKind):
     """Which of several options is the answer to a question."""
 
     head_kind: ClassVar[HeadKind] = "multiple_choice"
+    outputs: ClassVar[str | None] = "one of several options"
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
     smooths_labels: ClassVar[bool] = True
     kind: Literal["multiple_choice"]

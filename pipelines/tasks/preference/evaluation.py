@@ -24,6 +24,7 @@ from pipelines.tasks.evaluation import (
 )
 from pipelines.tasks.predictions import LogitPredictions
 from pipelines.tasks.preference import scores as pair_scores
+from pipelines.tasks.scored_examples import ScoredExamples, scored_decisions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,16 @@ if TYPE_CHECKING:
 class PairPredictions(LogitPredictions):
     """Pairs of answers. `logits` are the scores (pairs, 2), the chosen answer's first: their softmax is Bradley
     and Terry's model."""
+
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        rows: Any = self.rows
+        preferred = [(rows.chosen, rows.rejected)[side][at] for at, side in enumerate(self.logits.argmax(axis=1))]
+        return scored_decisions(
+            self.logits,
+            np.asarray(self.labels),
+            [each.completion for each in rows.chosen],
+            [each.completion for each in preferred],
+        )
 
     def doubt(self, task: Task) -> str | None:
         if len(self.logits) > 1 and np.ptp(self.logits) == 0:
@@ -54,7 +65,7 @@ class PairPredictions(LogitPredictions):
         scores = np.asarray(self.logits, dtype=np.float32)
         return pa.table(
             {
-                **self.columns(),
+                **self.key_columns(),
                 "text": pa.array(list(rows.texts), pa.string()),
                 "chosen": pa.array([each.completion for each in rows.chosen], pa.string()),
                 "rejected": pa.array([each.completion for each in rows.rejected], pa.string()),
@@ -105,8 +116,8 @@ def difference(
 def _credit(scores: object) -> NDArray[np.float64]:
     """What each pair adds to the accuracy: 1, 0, or a half."""
     values = np.asarray(scores, dtype=np.float64)
-    found: NDArray[np.float64] = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
-    return found
+    credit: NDArray[np.float64] = (values[:, 0] > values[:, 1]) + 0.5 * (values[:, 0] == values[:, 1])
+    return credit
 
 
 class PreferenceEvaluation(TaskEvaluation):
@@ -121,14 +132,13 @@ class PreferenceEvaluation(TaskEvaluation):
         task: Any = request.task
         if getattr(request.choice.subject, "skip_bad_rows", False):
             task = replace(task, skip_bad_rows=True)
-        said, histograms, paired, skipped = [], {}, {}, {}
+        predicted, histograms, paired, skipped = [], {}, {}, {}
         for suffix, split in task.evaluation_splits.items():
             rows = task.rows(split, request.stage.max_eval_samples)
             rows = rows.in_turns() if reading.templated else rows
             examples, answer = prepared(request.model, tokenizer, rows, reading)
             scores = _stacked(answers(request.model, examples.lengths.tolist(), answer, **request.running(split)))
-            each = PairPredictions(name, split, suffix, rows, scores)
-            said.append(each)
+            predicted.append(PairPredictions(name, split, suffix, rows, scores))
             histograms[split] = pair_scores.histogram(scores)
             paired[split] = _against(request, rows, scores)
             if rows.skipped:
@@ -139,7 +149,7 @@ class PreferenceEvaluation(TaskEvaluation):
             **({"paired": paired} if any(paired.values()) else {}),
             **({"skipped_rows": skipped} if skipped else {}),
         }
-        return Predictions(said, reading.max_length, details=details)
+        return Predictions(predicted, reading.max_length, details=details)
 
     def score(self, task: Task) -> Score:
 
@@ -204,11 +214,11 @@ def _stacked(scores: list[Any]) -> Any:
 def _against(request: EvaluationRequest, rows: object, scores: object) -> dict[str, Any]:
     """What the model gains over each guesser that is asked for, with an interval of the difference."""
 
-    found = {}
+    gains = {}
     for name in request.stage.baselines:
         try:
             guess = BASELINES.load(name)(None, rows, 1)
         except NotDefined:
             continue
-        found[name] = difference(scores, guess, request.context.seed)
-    return found
+        gains[name] = difference(scores, guess, request.context.seed)
+    return gains

@@ -68,6 +68,7 @@ class Preference(TaskKind):
     """Pairs of answers of which one is better; or, for `kto`, single answers that are good or bad."""
 
     head_kind: ClassVar[HeadKind] = "reward"
+    outputs: ClassVar[str | None] = "the better of two answers"
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
@@ -91,12 +92,12 @@ class Preference(TaskKind):
     @model_validator(mode="after")
     def _columns_fit(self) -> Preference:
         chosen = [self.format] if self.format else list(COLUMNS)
-        known = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
-        wrong = [role for role in self.columns if role not in known]
+        roles = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in roles]
         if wrong:
             whose = f"of the format {self.format}" if self.format else "of any format"
             raise ConfigIssues(
-                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], known)} Known: {', '.join(known)}")]
+                [(("columns", wrong[0]), f"is no column {whose}.{nearest(wrong[0], roles)} Known: {', '.join(roles)}")]
             )
         if "split_seed" in self.model_fields_set and not isinstance(self.validation, float):
             raise ConfigIssues(
@@ -198,20 +199,20 @@ class PreferenceTask(Task):
 
     def rows(self, split: str, limit: int | None = None) -> PreferenceRows:
         """The pairs of a split, the first `limit` of them. Raises DataError."""
-        found = self.read(split, limit)
-        if isinstance(found, LabelledRows):
+        rows = self.read(split, limit)
+        if isinstance(rows, LabelledRows):
             raise DataError(
                 f"task '{self.name}' has single answers (prompt, completion, label), and pairs are needed "
                 "(prompt, chosen, rejected); "
                 "single answers are learnt by the stage kto"
             )
-        return found
+        return rows
 
     def labelled(self, split: str, limit: int | None = None) -> LabelledRows:
         """The same as single answers, good ones and bad ones. Of pairs, the first `limit` are split in two. Raises
         DataError."""
-        found = self.read(split, limit)
-        return found if isinstance(found, LabelledRows) else split_in_two(found)
+        rows = self.read(split, limit)
+        return rows if isinstance(rows, LabelledRows) else split_in_two(rows)
 
     def read(self, split: str, limit: int | None = None) -> PreferenceRows | LabelledRows:
         """The rows of a split as they are written. Raises DataError."""
@@ -288,14 +289,14 @@ class PreferenceReference(Block):
                 [((own[0],), "says how a 'path' is read, but 'from' reads what a stage has written; leave it out")]
             )
         chosen = [self.format] if self.format else list(COLUMNS)
-        known = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
-        wrong = [role for role in self.columns if role not in known]
+        roles = list(dict.fromkeys(role for each in chosen for part in COLUMNS[each] for role in part))
+        wrong = [role for role in self.columns if role not in roles]
         if wrong:
             raise ConfigIssues(
                 [
                     (
                         ("columns", wrong[0]),
-                        f"is no column of a known format.{nearest(wrong[0], known)} Known: {', '.join(known)}",
+                        f"is no column of a known format.{nearest(wrong[0], roles)} Known: {', '.join(roles)}",
                     )
                 ]
             )

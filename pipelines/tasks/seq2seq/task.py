@@ -10,7 +10,6 @@ from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
 from pipelines.tasks.base import TaskExample, TaskKind
-from pipelines.tasks.subject import PAIR_KEYS
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -29,6 +28,8 @@ class Seq2Seq(TaskKind):
     """What a text is to become: its translation, its summary, its correction."""
 
     head_kind: ClassVar[HeadKind] = "seq2seq_lm"
+    stage_keys: ClassVar[tuple[str, ...]] = ("objective", "max_source_length", "max_target_length")
+    outputs: ClassVar[str | None] = "texts"
     kind: Literal["seq2seq"]
     source: Column
     """The column of the texts. `translation.en` is the entry `en` of a column `translation` that holds objects."""
@@ -85,26 +86,26 @@ class Seq2Seq(TaskKind):
         shape = recipe.model.architecture
         if shape is None:
             return
-        if objective.head.kind not in (known := architecture_fields.heads(shape)):
+        if objective.head.kind not in (heads := architecture_fields.heads(shape)):
             yield (
                 ("task",),
                 f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this "
-                f"architecture has {', '.join(known)}",
+                f"architecture has {', '.join(heads)}",
             )
             return
         words = architecture_fields.resolve(shape)
         if (why := objective.misfit(words)) is not None:
             yield ("objective",), f"is {objective.name}, which {why}"
         positions = words.get("max_position_embeddings")
-        for key in PAIR_KEYS[1:]:
+        for key in ("max_source_length", "max_target_length"):
             given = getattr(subject, key)
             if isinstance(positions, int) and isinstance(given, int) and positions < given:
                 yield (key,), f"is {given}, but the model has max_position_embeddings {positions}"
 
     @classmethod
     def training_head(cls, subject: Subject, task: Task) -> Head:
-        found: Head = objective_of(subject).head
-        return found
+        head: Head = objective_of(subject).head
+        return head
 
     @classmethod
     def columns_read(cls, task: Task) -> tuple[str, ...]:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.scores import score_names
+from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
-from pipelines.tasks.predictions import SplitPredictions, constant_tag
+from pipelines.tasks.predictions import Intervals, Members, SplitPredictions, constant_tag
+from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +44,7 @@ class TagPredictions(SplitPredictions):
         )
 
     @property
-    def said(self) -> NDArray[Any]:
+    def answers(self) -> NDArray[Any]:
         """The predicted ids of each text's tags, as an array of arrays; a word without a token is outside of
         entities, or -1."""
         unread = self.names.index(OUTSIDE) if OUTSIDE in self.names else -1
@@ -50,12 +52,17 @@ class TagPredictions(SplitPredictions):
             [np.where(np.isnan(each[:, 0]), unread, np.nan_to_num(each).argmax(axis=1)) for each in self.logits]
         )
 
-    def around(self, task: Task, score: Score, seed: int) -> dict[str, tuple[float, float]]:
+    def intervals(
+        self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
+    ) -> Intervals:
+        """Of parts none."""
+        if members is not None:
+            return {}
         assert self.labels is not None
-        each = Seqeval().counts(in_words(self.said, self.names), in_words(self.labels, self.names))
+        each = Seqeval().counts(in_words(self.answers, self.names), in_words(self.labels, self.names))
         random = np.random.default_rng(seed)
         times = np.stack(
-            [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(RESAMPLES)]
+            [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(resamples)]
         )
         drawn = [Seqeval().of_counts(sums) for sums in times @ each]
         tail = (1 - LEVEL) / 2
@@ -65,11 +72,46 @@ class TagPredictions(SplitPredictions):
         }
         return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
+    def scored_examples(self, task: Task) -> ScoredExamples:
+        rows: Any = self.rows
+        labels, answers, names = self.labels, self.answers, self.names
+        assert labels is not None
+        gold, predicted, wrong = [], [], []
+        for words, true, tags in zip(rows.words, labels, answers, strict=True):
+            bad = [place for place, (one, other) in enumerate(zip(true, tags, strict=True)) if one != other]
+            gold.append(", ".join(f"{words[place]}: {names[true[place]]}" for place in bad))
+            predicted.append(
+                ", ".join(f"{words[place]}: {names[tags[place]] if tags[place] >= 0 else '?'}" for place in bad)
+            )
+            wrong.append(len(bad))
+        logits = np.concatenate([np.asarray(each) for each in self.logits])
+        flat = np.concatenate([np.asarray(each) for each in labels])
+        read = ~np.isnan(logits).any(axis=1)
+        count = np.array(wrong, dtype=np.float64)
+        return ScoredExamples(
+            gold, predicted, count > 0, count, "words with a wrong tag", None, logits[read], flat[read], names
+        )
+
+    def columns(self, task: Task) -> Columns:
+        probabilities = [softmax(np.nan_to_num(row)).max(axis=-1) for row in self.logits]
+        unread = [np.isnan(row[:, 0]) for row in self.logits]  # words behind the cut
+        return self.inputs() | {
+            "prediction": in_words(self.answers, self.names),
+            "probabilities": [
+                [None if out else float(value) for value, out in zip(*pair, strict=True)]
+                for pair in zip(probabilities, unread, strict=True)
+            ],
+        }
+
+    def inputs(self) -> Columns:
+        rows: Any = self.rows
+        return {"index": [int(each) for each in rows.index], "tokens": [list(words) for words in rows.words]}
+
     def outputs(self, task: Task) -> int:
         return 1  # the guessers that know classes know them of whole texts
 
     def doubt(self, task: Task) -> str | None:
-        return constant_tag(self.benchmark, self.split, self.said, self.names)
+        return constant_tag(self.benchmark, self.split, self.answers, self.names)
 
     def table(self) -> pa.Table:
         import pyarrow as pa
@@ -78,19 +120,19 @@ class TagPredictions(SplitPredictions):
         tags = None if self.labels is None else in_words(self.labels, self.names)
         return pa.table(
             {
-                **self.columns(),
+                **self.key_columns(),
                 "tokens": pa.array([list(words) for words in self.rows.words], texts),  # type: ignore[attr-defined]
                 "tags": pa.nulls(len(self.rows), texts) if tags is None else pa.array(tags, texts),
-                "predicted_tags": pa.array(in_words(self.said, self.names), texts),
+                "predicted_tags": pa.array(in_words(self.answers, self.names), texts),
                 "logits": pa.array([each.ravel() for each in self.logits], pa.list_(pa.float32())),
             }
         )
 
 
 def _ragged(rows: Sequence[object]) -> NDArray[Any]:
-    found = np.empty(len(rows), dtype=object)
-    found[:] = rows
-    return found
+    ragged = np.empty(len(rows), dtype=object)
+    ragged[:] = rows
+    return ragged
 
 
 def in_words(ids: Any, names: tuple[str, ...]) -> list[list[str]]:
@@ -105,16 +147,18 @@ def score_tags(task: Task) -> Score:
     beginning of a word.
     """
     names = score_names(task.metrics)
-    classes, called = task.head.labels, task.name
+    classes, benchmark = task.head.labels, task.name
 
-    def of(said: Any, labels: Any) -> dict[str, float]:
-        if isinstance(said, np.ndarray) and said.ndim == 3:
-            said, labels = _from_tokens(said, np.asarray(labels))
-        if len(said) != len(labels):
-            raise DataError(f"'{called}' has {len(said)} predictions but {len(labels)} labels; they must be as many")
+    def of(answers: Any, labels: Any) -> dict[str, float]:
+        if isinstance(answers, np.ndarray) and answers.ndim == 3:
+            answers, labels = _from_tokens(answers, np.asarray(labels))
+        if len(answers) != len(labels):
+            raise DataError(
+                f"'{benchmark}' has {len(answers)} predictions but {len(labels)} labels; they must be as many"
+            )
         if not sum(len(row) for row in labels):
-            raise DataError(f"'{called}' has no word to score; choose a split with rows, or raise max_eval_samples")
-        scores = Seqeval().compute(in_words(said, classes), in_words(labels, classes))
+            raise DataError(f"'{benchmark}' has no word to score; choose a split with rows, or raise max_eval_samples")
+        scores = Seqeval().compute(in_words(answers, classes), in_words(labels, classes))
         return {name: scores[name] for name in names}
 
     return of
@@ -122,8 +166,8 @@ def score_tags(task: Task) -> Score:
 
 def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     marked = labels != IGNORED
-    said = logits.argmax(axis=-1)
-    return _ragged([row[mask] for row, mask in zip(said, marked, strict=True)]), _ragged(
+    tags = logits.argmax(axis=-1)
+    return _ragged([row[mask] for row, mask in zip(tags, marked, strict=True)]), _ragged(
         [row[mask] for row, mask in zip(labels, marked, strict=True)]
     )
 
@@ -137,20 +181,17 @@ class TokenClassificationEvaluation(TaskEvaluation):
 
         names, name, length = request.task.head.labels, request.choice.name, request.length()
         order = columns(names, request.model.config, name, request.choice.model)
-        said = []
-        for suffix, split, given in request.splits():
-            rows: Any = given
+        predicted = []
+        for suffix, split, split_rows in request.splits():
+            rows: Any = split_rows
             parts = encode_words(request.tokenizer, rows, length)
             logits = forward(
                 request.model, parts, partial(collate_words, request.tokenizer), _of_tokens, **request.running(split)
             )
-            found = _of_words(parts, logits, rows, len(names))
-            said.append(
-                TagPredictions(
-                    name, split, suffix, rows, [each if order is None else each[:, order] for each in found], names
-                )
-            )
-        return Predictions(said, length, order)
+            words = _of_words(parts, logits, rows, len(names))
+            ordered = [each if order is None else each[:, order] for each in words]
+            predicted.append(TagPredictions(name, split, suffix, rows, ordered, names))
+        return Predictions(predicted, length, order)
 
     def score(self, task: Task) -> Score:
 
@@ -183,8 +224,8 @@ def _of_words(parts: Any, logits: list[Any], rows: Any, classes: int) -> list[An
     """Of each text (words, classes): the logits of its words' first tokens, NaN where a word has none."""
     import numpy as np
 
-    found = [np.full((len(words), classes), np.nan, dtype=np.float32) for words in rows.words]
+    by_text = [np.full((len(words), classes), np.nan, dtype=np.float32) for words in rows.words]
     for row, words, each in zip(parts.rows, parts.words, logits, strict=True):
         first = np.flatnonzero(words >= 0)
-        found[row][words[first]] = each[first]
-    return found
+        by_text[row][words[first]] = each[first]
+    return by_text

@@ -14,7 +14,6 @@ from pipelines.core.events import read_events
 from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
 from pipelines.evaluation.analysis import by_value, check_named, classes, columns_of, cut, look_for_overlap, slices
-from pipelines.evaluation.examples import scored_examples
 from pipelines.tasks.base import resolve
 from pipelines.tasks.predictions import ClassPredictions
 from pipelines.tasks.scoring import score
@@ -147,7 +146,7 @@ def test_a_column_has_a_part_for_each_value_and_one_for_the_rare():
 
 def test_classes_as_scikit_learn_counts_them():
     one = said()
-    found = classes(scored_examples(one, TASK))
+    found = classes(one.scored_examples(TASK))
     predicted = one.logits.argmax(axis=1)
     assert found["counts"] == confusion_matrix(one.labels, predicted).tolist()
     reference = precision_recall_fscore_support(one.labels, predicted)

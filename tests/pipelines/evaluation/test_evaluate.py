@@ -223,6 +223,8 @@ def test_labels_that_are_not_public_give_predictions_without_a_score(tmp_path, m
     assert details["glue/ax"]["model"] == "nli"
     assert details["glue/ax"]["intervals"] == {}
     assert details["glue/ax"]["skipped"] == {"majority": "the benchmark has no public labels"}
+    assert not {"slices", "classes", "calibration", "mistakes"} & details["glue/ax"].keys()
+    assert (given.folder / "mistakes.jsonl").read_text() == ""
     said = read_predictions(given.folder / "predictions.parquet")["glue/ax", "test"]
     assert said["label"] is None
     assert said["logits"].shape == (2, 3)

@@ -93,6 +93,21 @@ def test_a_percentage_for_a_fraction_is_explained():
     assert parse("squad.f1", ">= 83.5").threshold == 83.5
 
 
+@pytest.mark.parametrize(
+    ("path", "comparison", "remedy"),
+    [
+        ("squad_v2.f1", ">= 0.8", "lie between 0 and 100; write 80"),
+        ("multi30k/en-de.bleu", ">= 0.3", "lie between 0 and 100; write 30"),
+        ("glue/mrpc/8-shot.acc", ">= 80", "lie between -1 and 1; write 0.8 for 80 %"),
+        ("glue/mnli.accuracy_mm", ">= 80", "lie between -1 and 1"),
+        ("imdb.accuracy", ">= 80", "lie between -1 and 1"),
+    ],
+)
+def test_the_bounds_are_those_of_the_benchmarks_metrics(path, comparison, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        parse(path, comparison)
+
+
 def test_a_sentence_names_value_and_threshold_or_what_was_scored():
     requirement = parse("glue/mrpc.f1", ">= 0.80")
     assert requirement.unmet({"glue/mrpc": {"f1": 0.8}}) is None

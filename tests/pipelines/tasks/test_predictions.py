@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.report import no_better_than_majority
 from pipelines.tasks.predictions import (
     ClassPredictions,
+    SplitPredictions,
     TextPredictions,
     constant_prediction,
     constant_text,
@@ -190,3 +194,42 @@ def test_a_score_below_the_majoritys_is_doubted_too():
 def test_a_clear_score_is_not_and_neither_is_one_without_a_guesser():
     assert no_better_than_majority("t", {"f1": 0.9}, {"f1": (0.85, 0.95)}, {"f1": 0.8}) is None
     assert no_better_than_majority("t", {"f1": 0.5}, {"f1": (0.4, 0.6)}, {}) is None
+
+
+@dataclass(frozen=True)
+class Lengths(SplitPredictions):
+    """A kind that says no more than it must."""
+
+    lengths: np.ndarray
+
+    @property
+    def labels(self):
+        return np.asarray(self.rows.labels)
+
+    @property
+    def answers(self):
+        return self.lengths
+
+    def table(self):
+        return pa.table({**self.key_columns(), "length": pa.array(self.lengths)})
+
+
+def test_a_kind_that_says_no_more_than_it_must_is_served_by_the_defaults():
+    rows = Rows(["a", "b c", "d"], None, [1, 2, 2], [4, 5, 6])
+    predictions = Lengths("lengths", "test", "", rows, np.array([1, 2, 3]))
+    assert predictions.columns(None) == {
+        "index": [4, 5, 6],
+        "text": ["a", "b c", "d"],
+        "prediction": ["1", "2", "3"],
+        "length": [1, 2, 3],
+    }
+
+    def right(answers, labels):
+        return {"right": float((answers == labels).mean())}
+
+    low, high = predictions.intervals(None, right, 0)["right"]
+    assert low < 2 / 3 < high
+    assert predictions.intervals(None, right, 0, np.array([0, 1]), 20) == {"right": (1.0, 1.0)}
+    assert [each.tolist() for each in predictions.part(np.array([2]))] == [[3], [2]]
+    assert predictions.scored_examples(None) is None
+    assert predictions.doubt(None) is None

@@ -164,18 +164,18 @@ def said(texts, labels=("a cat", "a dog"), tally=TALLY):
 
 def test_texts_and_likelihood_are_scored_together():
     found = said(["a cat", "bird"])
-    scores = score_completions(ALPACA)(found.said, found.labels)
+    scores = score_completions(ALPACA)(found.answers, found.labels)
     # 8 bits over 4 tokens and over 16 bytes
     assert scores == {"rouge1": 50.0, "rouge2": 50.0, "rougeL": 50.0, "perplexity": 4.0, "bits_per_byte": 0.5}
-    around = found.around(ALPACA, score_completions(ALPACA), 0)
-    assert set(around) == set(scores) == set(ALPACA.scores)
-    assert all(low <= scores[name] <= high for name, (low, high) in around.items())
+    ranges = found.intervals(ALPACA, score_completions(ALPACA), 0)
+    assert set(ranges) == set(scores) == set(ALPACA.scores)
+    assert all(low <= scores[name] <= high for name, (low, high) in ranges.items())
 
 
 def test_without_prompts_there_is_a_likelihood_only():
     found = said(None)
-    assert set(score_completions(ALPACA)(found.said, found.labels)) == {"perplexity", "bits_per_byte"}
-    assert set(found.around(ALPACA, None, 0)) == {"perplexity", "bits_per_byte"}
+    assert set(score_completions(ALPACA)(found.answers, found.labels)) == {"perplexity", "bits_per_byte"}
+    assert set(found.intervals(ALPACA, None, 0)) == {"perplexity", "bits_per_byte"}
     assert found.doubt(ALPACA) is None
     assert found.table().num_rows == 0
 
@@ -191,7 +191,7 @@ def test_gsm8k_compares_the_number_behind_four_hashes():
     texts = ["She has 9 left.\n#### 1,250", "#### 12.", "18", "#### -3\n#### 4"]
     assert graded(GSM8K, texts).tolist() == ["1250", "12", "", "-3"]
     found = said(["so #### 1250", "it is 7"], ("#### 1,250", "#### 7"))
-    assert score_completions(GSM8K)(found.said, found.labels)["exact_match"] == 50.0
+    assert score_completions(GSM8K)(found.answers, found.labels)["exact_match"] == 50.0
 
 
 def test_a_pattern_compares_what_its_group_holds():

@@ -107,7 +107,7 @@ stages:
         (
             "glue/stsb",
             "class_weights: balanced",
-            "class_weights: is for tasks of the kind classification, but this one is of the kind regression",
+            "class_weights: is for tasks of the kind classification, but this task's kind is regression",
         ),
         (
             "glue/sst2",

@@ -18,7 +18,6 @@ from pipelines.core.interfaces import Head, Rows
 from pipelines.core.load import loads
 from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.evaluation.baselines import NotDefined, longer, shorter
-from pipelines.evaluation.examples import scored_examples
 from pipelines.tasks.preference.evaluation import PairPredictions, difference, score_pairs
 from tests import tiny
 from tests.pipelines.tasks.preference.test_pairs import rows
@@ -179,11 +178,19 @@ def test_the_table_holds_both_answers_with_their_scores():
     }
 
 
+def test_people_read_what_the_table_holds():
+    columns = said().columns(Task())
+    assert columns["prediction"] == [0, 1, 0]
+    assert columns["score_chosen"] == [1.0, 0.5, 3.0]
+    assert columns["index"] == [10, 11, 12]
+    assert "benchmark" not in columns
+
+
 def test_mistakes_are_read_with_what_was_preferred():
-    found = scored_examples(said(), Task())
+    found = said().scored_examples(Task())
     assert found.wrong.tolist() == [False, True, False]
     assert found.gold[1] == " is good and fine"
-    assert found.said[1] == " is bad"
+    assert found.answers[1] == " is bad"
     assert found.confidence[1] == pytest.approx(1 / (1 + np.exp(-1.5)))
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipelines.evaluation.calibration import calibration
+from pipelines.metrics.calibration import calibration
 from pipelines.tasks.preference import scores as pair_scores
 
 

@@ -1,4 +1,4 @@
-"""Evaluated examples as people read them, and the worst mistakes."""
+"""The worst mistakes of a split."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.examples import MOST, ScoredExamples, mistakes, scored_examples, write_mistakes
+from pipelines.evaluation.mistakes import MOST, mistakes, write_mistakes
 from pipelines.tasks.base import resolve
 from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, SpanPredictions
 from pipelines.tasks.extractive_qa.task import QuestionRows
 from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.predictions import ClassPredictions, TextPredictions
+from pipelines.tasks.scored_examples import ScoredExamples
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.token_classification.evaluation import TagPredictions
 from pipelines.tasks.token_classification.task import TokenTask, WordRows
 
 
-def listed(said, task):
-    return mistakes(said, scored_examples(said, task))
+def listed(predictions, task):
+    return mistakes(predictions, predictions.scored_examples(task))
 
 
 def test_of_classes_the_surest_wrong_answer_is_the_worst():
@@ -66,8 +67,8 @@ def test_of_spans_one_that_shares_no_word_is_worse_than_one_that_is_too_long():
         SpanAnswer([span("fish", 2.0), span("y", 2.0)], -9),
         SpanAnswer([span("bird", 5.0)], -9),
     ]
-    said = SpanPredictions("squad", "validation", "", rows, offers, rows.texts, False, 0.0)
-    found = listed(said, resolve("squad", "squad"))
+    predictions = SpanPredictions("squad", "validation", "", rows, offers, rows.texts, False, 0.0)
+    found = listed(predictions, resolve("squad", "squad"))
     assert [(each["said"], each["gold"]) for each in found] == [("fish", "a dog"), ("cat sat", "the cat")]
     assert [each["confidence"] for each in found] == pytest.approx([0.5, np.e / (np.e + 1)], abs=1e-6)
 
@@ -78,11 +79,11 @@ def test_of_tags_only_the_wrong_words_are_told_and_every_word_is_a_decision():
         np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32),
         np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32),
     ]
-    said = TagPredictions("names", "validation", "", rows, logits, ("O", "B-PER"))
+    predictions = TagPredictions("names", "validation", "", rows, logits, ("O", "B-PER"))
     task = TokenTask("names", "token_classification", ("tokens",), "tags", ("seqeval",), {}, ("O", "B-PER"))
-    outcomes = scored_examples(said, task)
+    outcomes = predictions.scored_examples(task)
     assert outcomes.wrong.tolist() == [True, False]
-    [found] = mistakes(said, outcomes)
+    [found] = mistakes(predictions, outcomes)
     assert (found["gold"], found["said"]) == ("Ada: B-PER", "Ada: O")
     assert len(outcomes.labels) == 3  # a word that the model did not read is no decision
 
@@ -103,23 +104,14 @@ def test_of_texts_the_one_that_scores_least_is_the_worst():
     assert (wrong["gold"], wrong["said"]) == ("positive", "negative")
 
 
-def test_labels_that_are_not_public_have_no_outcome():
-    rows = Rows(["a"], ["b"], None, [0])
-    assert (
-        scored_examples(
-            ClassPredictions("glue/ax", "test", "", rows, np.zeros((1, 3), dtype=np.float32)),
-            resolve("glue/ax", "glue/ax"),
-        )
-        is None
-    )
-
-
 def test_the_worst_come_first_and_right_answers_not_at_all():
     count = MOST + 60
     rows = Rows([f"text {at}" for at in range(count)], None, [0] * count, list(range(count)))
-    said = ClassPredictions("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
+    predictions = ClassPredictions("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
     badness = np.arange(count) % 50 / 50.0
-    found = mistakes(said, ScoredExamples(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something"))
+    found = mistakes(
+        predictions, ScoredExamples(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something")
+    )
     assert len(found) == MOST
     assert [each["badness"] for each in found] == sorted((each["badness"] for each in found), reverse=True)
     assert [each["index"] for each in found[:2]] == [99, 149]  # 49 would be the first, but it is right

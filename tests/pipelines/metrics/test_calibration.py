@@ -5,7 +5,7 @@ from scipy.special import log_softmax
 from scipy.special import softmax as scipy_softmax
 from sklearn.metrics import log_loss
 
-from pipelines.evaluation.calibration import best_temperature, calibration, expected_error, reliability, softmax
+from pipelines.metrics.calibration import best_temperature, calibration, expected_error, reliability, softmax
 
 
 def drawn(examples=2000, temperature=1.0, seed=0):

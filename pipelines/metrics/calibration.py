@@ -34,10 +34,10 @@ def reliability(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) 
     """Of each bin that is not empty: its ends, how many examples, their mean confidence, and the share that is
     right."""
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)  # (low, high], as in the paper
-    found = []
+    filled = []
     for number in np.unique(place):
         mine = place == number
-        found.append(
+        filled.append(
             {
                 "low": float(number / bins),
                 "high": float((number + 1) / bins),
@@ -46,7 +46,7 @@ def reliability(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) 
                 "accuracy": float(right[mine].mean()),
             }
         )
-    return found
+    return filled
 
 
 def expected_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> float:
@@ -60,7 +60,7 @@ def calibration(logits: ArrayLike, labels: ArrayLike) -> dict[str, Any]:
     logits, labels = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     chances = softmax(logits)
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "temperature": 1.0,
         "ece": expected_error(confidence, right),
         "confidence": float(confidence.mean()),
@@ -70,8 +70,8 @@ def calibration(logits: ArrayLike, labels: ArrayLike) -> dict[str, Any]:
         "bins": reliability(confidence, right),
     }
     if len(labels) >= 2 * FEWEST:
-        found["scaled"] = _scaled(logits, labels)
-    return found
+        figures["scaled"] = _scaled(logits, labels)
+    return figures
 
 
 def _scaled(logits: Floats, labels: NDArray[np.integer]) -> dict[str, float]:
