@@ -167,7 +167,7 @@ class Block(BaseModel):
         for each in reversed(cls.__mro__):
             if issubclass(each, Block):
                 below = docstrings(each)
-                texts |= {name: below.get(name) for name in each.__dict__.get("__annotations__", {})}
+                texts |= {name: below.get(name) for name in inspect.get_annotations(each)}
         return {name: text for name in cls.model_fields if (text := texts.get(name))}
 
     @classmethod
