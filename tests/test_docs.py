@@ -261,7 +261,7 @@ def test_the_tuner_of_the_page_on_extending_is_a_block(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     block = import_module("documented_tuner").Norms
     assert block.model_validate({"name": "norms", "biases": False}).biases is False
-    assert block.model_fields["biases"].description
+    assert block.descriptions()["biases"]
 
 
 # Recipes

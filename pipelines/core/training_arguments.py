@@ -526,7 +526,7 @@ class TrainingArguments(Block):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The fields, and, accepted but not offered, the names of earlier versions."""
-        described = handler(schema)
+        described = super().__get_pydantic_json_schema__(schema, handler)
         handler.resolve_ref_schema(described)["patternProperties"] = {
             f"^({'|'.join(RENAMED)})$": {
                 "deprecated": True,

@@ -129,6 +129,7 @@ class Supervised(Subject, Stage):
             score=lesson.score if selection is not None else None,
             early_stopping_patience=self.early_stopping_patience,
             tuner=tuner,
+            only_named_rows=self.auxiliary_lm is None,
         )
         lesson.finish(model)
         save_stage(context, model, tokenizer, head, metrics, tuner)

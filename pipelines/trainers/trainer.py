@@ -10,6 +10,7 @@ leaves little padding; the batches themselves come in random order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,10 @@ from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
-from pipelines.trainers import checkpoints
+from pipelines.trainers import checkpoints, named_rows
+from pipelines.trainers.checkpoints import State
 from pipelines.trainers.model_selection import Examples
+from pipelines.trainers.named_rows import RowsInUse
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
 from pipelines.tuners.tuner import Tuner
 
@@ -151,6 +154,7 @@ def fit(
     tuner: Tuner | None = None,
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
+    only_named_rows: bool = False,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -163,6 +167,8 @@ def fit(
     schedule and its thawing are followed. `trainer_of` builds another trainer than FineryTrainer, for models of which a
     step may leave parts unused; its `examples` are seen through draws already, and its `collate` knows of filling.
     `meter` is what `loss` adds further numbers to: their means stand beside every logged loss and every evaluation.
+    `only_named_rows` says that nothing but the look-up of `input_ids` reads the word embedding, of which rows that no
+    example names then take no part in the steps.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
@@ -183,6 +189,7 @@ def fit(
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
+    rows = named_rows.cut(model, tokenizer, live.optim, examples, selection) if only_named_rows else None
     trainer = (trainer_of or FineryTrainer)(
         context=context,
         loss=loss,
@@ -201,6 +208,7 @@ def fit(
         callbacks=callbacks,
     )
     companion.trainer = trainer
+    trainer.rows = rows
     trainer.remove_callback(PrinterCallback)  # the events say it
     with context.stop.deferred():
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
@@ -210,6 +218,8 @@ def fit(
             f"{trainer.state.max_steps}; its checkpoint is saved"
         )
     trainer.refuse_spoiled_weights()
+    if rows is not None:
+        trainer.rejoin(rows)
     return trainer.model, trainer.stage_metrics()
 
 
@@ -242,6 +252,26 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         self.lengths = lengths
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
+        self.rows: RowsInUse | None = None
+
+    def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
+        optimizer = super().create_optimizer(model)
+        if self.rows is not None:
+            self.rows.follow(optimizer)
+        return optimizer
+
+    def own_state(self) -> State:
+        return super().own_state() if self.rows is None else {"decay": self.rows.decay}
+
+    def restore_own(self, state: State) -> None:
+        if self.rows is not None:
+            self.rows.decay = state["decay"]
+
+    def rejoin(self, rows: RowsInUse) -> None:
+        """Give the model its whole embedding, with the weight decay of the step whose weights are kept."""
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self.restore_own(checkpoints.state_of(Path(self.state.best_model_checkpoint)))
+        rows.rejoin()
 
     def _get_train_sampler(self, train_dataset: object = None) -> EpochSampler:
         at_once = self.args.train_batch_size * self.args.world_size

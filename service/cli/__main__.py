@@ -6,8 +6,10 @@ Exit codes: 0 done, 1 failed, 2 the recipe or the command is wrong, 75 stopped e
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, FineryError, RecipeError
 from service.cli import local_verbs, model_verbs, service_verbs  # noqa: F401  they add themselves to the application
@@ -20,8 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Finery does not run on Windows; use Linux, for instance through WSL 2.", file=sys.stderr)
         return EXIT_FAILED
     given = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins reads every installed package
     try:
-        app(args=given, prog_name="finery")
+        with only(given[0] if given else ""):
+            app(args=given, prog_name="finery")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILED
     except FineryError as error:
@@ -33,6 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return EXIT_DONE
     return EXIT_DONE
+
+
+@contextmanager
+def only(verb: str) -> Iterator[None]:
+    """Build the options of this verb alone, where there is such a verb: those of all take longer than most answers."""
+    every = app.registered_commands
+    named = [each for each in every if (each.name or getattr(each.callback, "__name__", "")) == verb]
+    app.registered_commands = named or every
+    try:
+        yield
+    finally:
+        app.registered_commands = every
 
 
 def _refusal(error: FineryError) -> dict[str, object]:

@@ -1,0 +1,221 @@
+"""Steps of fine-tuning a classifier: `finery run` beside the best-configured transformers Trainer, in one run.
+
+Both train the same BERT shape from the same random weights on the same rows, with the same batch, learning rate, weight
+decay, precision (bf16 where the processor computes it), dropout, lengths and optimizer. The peer is not the Trainer's
+default but what an expert sets: rows tokenised once, padded to the longest of their batch, grouped by length, fused
+AdamW, no column or device work in the loop. Each side runs twice a round, with few and with more steps; the difference
+over the steps between is the time of a step, without start-up and saving. The sides take turns, and the medians of the
+rounds are compared. A ratio above 1 means that Finery is faster. Both losses of the first steps are printed: what is
+learnt is the same.
+
+    FINERY_DATA=<mirror> python benchmarks/fine_tuning.py [--task glue/sst2] [--shape mini] [--rounds 5] [--steps 40 240]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SHAPES: dict[str, dict[str, int]] = {
+    "mini": {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    "minilm": {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+}
+"""Of BERT-Mini, and of MiniLM-L6-H384."""
+VOCABULARY, BATCH, LENGTH, RATE, DECAY = 30_522, 32, 128, 1e-4, 0.01
+
+
+class Taken(NamedTuple):
+    """What one training took."""
+
+    seconds: float
+    """Of the steps, as the trainer says."""
+    loss: float
+    """Mean of all steps."""
+
+
+def prepare(folder: Path, task: str, shape: str) -> None:
+    """The rows, a tokenizer and a model of random weights, where both sides find them."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    from pipelines.core.registry import TASKS
+    from pipelines.data.tokenizers.wordpiece import WordPiece
+
+    rows = TASKS.load(task).rows("train", None)
+    pairs = rows.pairs or [None] * len(rows)
+    tokenizer = WordPiece().train(
+        (text for texts in zip(rows.texts, pairs, strict=True) for text in texts if text), VOCABULARY
+    )
+    torch.manual_seed(0)
+    config = BertConfig(**SHAPES[shape], vocab_size=VOCABULARY, pad_token_id=tokenizer.pad_token_id)
+    BertForMaskedLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    lines = [
+        json.dumps({"text": text, "pair": pair, "label": label})
+        for text, pair, label in zip(rows.texts, pairs, rows.labels, strict=True)
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+
+
+def peer(folder: Path, steps: int, bf16: bool) -> None:
+    """The best-configured Trainer, in a process of its own; prints what it took."""
+    import torch
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
+
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().split("\n")]
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "model", num_labels=2)
+    pairs = None if rows[0]["pair"] is None else [row["pair"] for row in rows]
+    encoded = tokenizer([row["text"] for row in rows], pairs, truncation=True, max_length=LENGTH)
+    examples = [
+        {**{key: encoded[key][at] for key in encoded}, "labels": row["label"], "length": len(encoded["input_ids"][at])}
+        for at, row in enumerate(rows)
+    ]
+    for example in examples:
+        example.pop("length")
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(folder / "peer"),
+            max_steps=steps,
+            per_device_train_batch_size=BATCH,
+            learning_rate=RATE,
+            weight_decay=DECAY,
+            optim="adamw_torch_fused",
+            train_sampling_strategy="group_by_length",
+            bf16=bf16,
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            report_to="none",
+            logging_steps=steps,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        ),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=examples,
+    )
+    ended = trainer.train()
+    print(json.dumps({"seconds": ended.metrics["train_runtime"], "loss": ended.training_loss}))
+
+
+def run(command: list[str], folder: Path, home: Path) -> str:
+    """What the command said."""
+    environment = {
+        **os.environ,
+        "FINERY_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def theirs(folder: Path, steps: int, bf16: bool) -> Taken:
+    words = ["--peer", str(folder), str(steps), *(["--bf16"] if bf16 else [])]
+    said = run([sys.executable, str(Path(__file__).resolve()), *words], folder, folder)
+    return Taken(**json.loads(said.strip().split("\n")[-1]))
+
+
+def ours(folder: Path, steps: int, bf16: bool, task: str) -> Taken:
+    name = f"ours-{steps}-{time.time_ns()}"
+    recipe: dict[str, Any] = {
+        "name": name,
+        "model": {"checkpoint": str(folder / "model")},
+        "launch": {"num_processes": 1, "mixed_precision": "bf16" if bf16 else "no"},
+        "stages": [
+            {
+                "stage": "supervised",
+                "task": task,
+                "max_length": LENGTH,
+                "arguments": {
+                    "max_steps": steps,
+                    "per_device_train_batch_size": BATCH,
+                    "learning_rate": RATE,
+                    "weight_decay": DECAY,
+                    "save_strategy": "no",
+                    "logging_steps": steps,
+                },
+            }
+        ],
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(recipe))
+    with tempfile.TemporaryDirectory() as home:
+        run([sys.executable, "-m", "pipelines", "run", str(path)], folder, Path(home))
+        metrics = json.loads(next((folder / "runs" / name / "stages").glob("*/metrics.json")).read_text())
+    return Taken(metrics["train_runtime"], metrics["train_loss"])
+
+
+def main() -> None:
+    """Print the time of a step on both sides, and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="glue/sst2")
+    parser.add_argument("--shape", choices=SHAPES, default="mini")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, nargs=2, default=(40, 240))
+    parser.add_argument("--fp32", action="store_true")
+    parser.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--bf16", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peer:
+        peer(Path(given.peer[0]), int(given.peer[1]), given.bf16)
+        return
+    import torch
+    import transformers
+
+    few, many = given.steps
+    taken: dict[str, list[float]] = {"Trainer": [], "finery": []}
+    losses: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        prepare(folder, given.task, given.shape)
+        sides = {
+            "Trainer": lambda steps: theirs(folder, steps, not given.fp32),
+            "finery": lambda steps: ours(folder, steps, not given.fp32, given.task),
+        }
+        for _ in range(given.rounds):
+            for name, side in sides.items():
+                short, long = side(few), side(many)
+                taken[name].append((long.seconds - short.seconds) / (many - few))
+                losses[name] = long.loss
+                print(f"{name}: {taken[name][-1] * 1000:.1f} ms a step, loss {long.loss:.4f}", file=sys.stderr)
+    medians = {name: statistics.median(each) for name, each in taken.items()}
+    for name, each in medians.items():
+        print(f"{name:10} {each * 1000:8.1f} ms a step, mean loss of {many} steps {losses[name]:.4f}")
+    print(f"finery against the best-configured Trainer: {medians['Trainer'] / medians['finery']:.2f}x")
+    print(
+        f"{given.task}, {given.shape}, batch {BATCH}, {'fp32' if given.fp32 else 'bf16'}, vocabulary {VOCABULARY:,}, torch "
+        f"{torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, {given.rounds} "
+        f"rounds of {few} and {many} steps"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Only the embedding rows that the training text names take part in gradients, their norm and the optimizer's step.
+
+A row that no example names has a gradient of zero, so AdamW (Loshchilov and Hutter 2019, "Decoupled Weight Decay
+Regularization", algorithm 2, arxiv.org/abs/1711.05101) moves it by its weight decay alone: each step multiplies it by
+1 - rate × decay. While a stage trains, the model therefore holds an embedding of the named rows, and the others are
+multiplied once, at the end, by the product of these factors. What is learnt is the same; with the vocabulary of a Hub
+model and a small task most of the embedding's gradient, its zeroing, its norm and its moments are gone.
+
+This holds where nothing else reads the matrix: not where it is tied to the output (a softmax gives every row a
+gradient), and not for optimizers that move a row without a gradient by more than its decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipelines.trainers.model_selection import Examples
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+"""Those that leave a row without a gradient to its weight decay."""
+WORTH = 0.9
+"""With a larger share of rows named than this, the whole matrix learns."""
+
+
+class NamedRows(nn.Module):
+    """An embedding in which only the rows `named` (rows,), sorted, are weights: ids (…,) -> vectors (…, dim).
+
+    Ids keep their meaning. One that is not named is refused by an IndexError: its row is not here.
+    """
+
+    def __init__(self, whole: nn.Embedding, named: Tensor) -> None:
+        super().__init__()
+        self.whole = [whole]  # in a list, so that its weights are none of this module's
+        self.weight = nn.Parameter(whole.weight.detach()[named].clone())
+        self.named = nn.Buffer(named, persistent=False)
+        place = torch.full((whole.num_embeddings,), len(named), device=named.device)  # beyond the last row
+        place[named] = torch.arange(len(named), device=named.device)
+        self.place = nn.Buffer(place, persistent=False)
+        padding = whole.padding_idx
+        self.padding_idx = None if padding is None or place[padding] == len(named) else int(place[padding])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(self.place[ids], self.weight, self.padding_idx)
+
+    @torch.no_grad()
+    def rejoined(self, decay: float) -> nn.Embedding:
+        """The whole embedding: named rows as they are now, the others multiplied by `decay`."""
+        whole: nn.Embedding = self.whole[0]
+        whole.weight.mul_(decay)
+        whole.weight[self.named] = self.weight.to(whole.weight.dtype)
+        return whole
+
+
+class RowsInUse:
+    """The embedding of a model that is being trained, cut to its named rows until `rejoin`."""
+
+    def __init__(self, model: PreTrainedModel, rows: NamedRows, places: list[tuple[nn.Module, str]]) -> None:
+        self.model, self.rows, self.places = model, rows, places
+        self.decay = 1.0
+        """What the weight decay of the steps so far has multiplied the other rows by."""
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep `decay` in step with the optimizer."""
+
+        def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weight = self.rows.weight
+            if weight.grad is not None:  # a weight that does not learn yet is not decayed either
+                for group in optimizer.param_groups:
+                    if any(each is weight for each in group["params"]):
+                        self.decay *= 1 - float(group["lr"]) * group["weight_decay"]
+
+        optimizer.register_step_post_hook(stepped)
+
+    def rejoin(self) -> None:
+        """Give the model its whole embedding back."""
+        whole = self.rows.rejoined(self.decay)
+        whole.weight.requires_grad_(self.rows.weight.requires_grad)
+        for parent, name in self.places:
+            setattr(parent, name, whole)
+
+
+def ids_in(examples: Examples) -> Iterator[Iterable[int]]:
+    """The token ids of every row; of a row of several texts, those of each text."""
+    whole = getattr(examples, "input_ids", None)
+    rows = (examples[at]["input_ids"] for at in range(len(examples))) if whole is None else whole
+    for row in rows:
+        if len(row) and isinstance(row[0], Sequence | np.ndarray):
+            yield from row
+        else:
+            yield row
+
+
+def cut(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, optimizer: str, *read: Examples | None
+) -> RowsInUse | None:
+    """Cut the model's word embedding to the rows that the examples and the special tokens name.
+
+    None, with the model untouched, where that would not be exact or not worth it: the matrix does not learn, is tied
+    to the output or held by something that is no embedding, the optimizer is another, or most rows are named.
+    """
+    embedding = model.get_input_embeddings()
+    if optimizer not in OPTIMIZERS or type(embedding) is not nn.Embedding or not embedding.weight.requires_grad:
+        return None
+    if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
+        return None
+    places = _holders(model, embedding.weight)
+    if places is None:
+        return None
+    config = model.config.to_dict()
+    ids = {each for key, each in config.items() if key.endswith("_token_id") and isinstance(each, int)}
+    ids.update(tokenizer.all_special_ids, *chain.from_iterable(ids_in(each) for each in read if each is not None))
+    named = torch.tensor(sorted(each for each in ids if 0 <= each < embedding.num_embeddings))
+    if len(named) > WORTH * embedding.num_embeddings:
+        return None
+    rows = NamedRows(embedding, named.to(embedding.weight.device))
+    for parent, name in places:
+        setattr(parent, name, rows)
+    return RowsInUse(model, rows, places)
+
+
+def _holders(model: nn.Module, weight: Tensor) -> list[tuple[nn.Module, str]] | None:
+    """(parent, attribute) of each embedding that holds the weight; None where something else holds it too."""
+    places: list[tuple[nn.Module, str]] = []
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if any(each is weight for each in child.parameters(recurse=False)):
+                if type(child) is not nn.Embedding:
+                    return None
+                places.append((parent, name))
+    return places
