@@ -14,10 +14,10 @@ from transformers import CompileConfig, EncoderDecoderCache, GenerationConfig, S
 from transformers.modeling_outputs import BaseModelOutput
 
 import pipelines.architectures as finery
+from tests.covering import covering
 
-from .designs import WRITERS, language_model, prompt
+from .designs import WRITERS, each_writer, language_model, prompt
 
-each_writer = pytest.mark.parametrize(("family", "design"), WRITERS, ids=["-".join(pair) for pair in WRITERS])
 NEW = 7
 
 
@@ -70,22 +70,22 @@ def test_greedy_search_is_the_likeliest_token_again_and_again(family, design):
     assert written(model, inputs, use_cache=False).tolist() == expected.tolist()
 
 
-@each_writer
+WAYS = {
+    "beam": {"num_beams": 3, "num_return_sequences": 2},
+    "sample": {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    "beam-sample": {"do_sample": True, "num_beams": 2},
+    "penalties": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
+}
+
+
 @pytest.mark.parametrize(
-    "choices",
-    [
-        {"num_beams": 3, "num_return_sequences": 2},
-        {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9},
-        {"do_sample": True, "num_beams": 2},
-        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
-    ],
-    ids=["beam", "sample", "beam-sample", "penalties"],
+    ("family", "way", "design"), covering((family, way, design) for family, design in WRITERS for way in WAYS)
 )
 @torch.no_grad()
-def test_the_cache_changes_nothing(family, design, choices):
+def test_the_cache_changes_nothing(family, design, way):
     model, inputs = language_model(family, design), prompt(family)
-    expected = written(model, inputs, use_cache=False, **choices)
-    assert written(model, inputs, use_cache=True, **choices).tolist() == expected.tolist()
+    expected = written(model, inputs, use_cache=False, **WAYS[way])
+    assert written(model, inputs, use_cache=True, **WAYS[way]).tolist() == expected.tolist()
 
 
 @each_writer
@@ -173,7 +173,7 @@ def test_prompts_may_be_vectors(family, design):
         assert written(model, {**inputs, "inputs_embeds": vectors}).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(("family", "design"), [pair for pair in WRITERS if pair[1] != "linear"])
+@pytest.mark.parametrize(("family", "design"), covering(pair for pair in WRITERS if pair[1] != "linear"))
 @torch.no_grad()
 def test_a_static_cache_gives_the_same_text(family, design):
     """Linear attention has none: it takes no mask of places that are yet to be filled."""
