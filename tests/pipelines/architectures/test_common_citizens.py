@@ -156,6 +156,7 @@ def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design
     assert model.config.vocab_size == 70
     after = seen(family, model(**inputs).logits)
     assert after.shape[-1] == 70
+    assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
     torch.testing.assert_close(after[:, :61], before)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
