@@ -10,11 +10,7 @@ import torch
 import transformers
 
 import pipelines.architectures
-from pipelines.architectures import (
-    FineryForMaskedLM,
-    FineryForSequenceClassification,
-    FineryModel,
-)
+from pipelines.architectures import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
 from pipelines.architectures.configuration_finery import AUTO_MAP
 from tests import strangers
 from tests.covering import covering
