@@ -10,12 +10,9 @@ import torch
 from torch import nn
 from transformers import (
     BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
     BertModel,
     DynamicCache,
     RoFormerConfig,
-    RoFormerForMaskedLM,
     RoFormerModel,
     Trainer,
     TrainingArguments,
@@ -43,36 +40,11 @@ from pipelines.architectures.modeling_finery import (
 )
 from pipelines.architectures.positions import alibi_slopes, rotation_at, sinusoidal_table
 
+from .references import BERT_NAMES, renamed
+
 HEADS = [FineryModel, FineryForMaskedLM, FineryForSequenceClassification]
-BERTS = {
-    FineryModel: BertModel,
-    FineryForMaskedLM: BertForMaskedLM,
-    FineryForSequenceClassification: BertForSequenceClassification,
-}
-OUR_NAME = [  # the names of BERT and RoFormer, and ours, the more specific first
-    ("roformer.", "model."),
-    ("bert.", "model."),
-    ("encoder.layer.", "layers."),
-    ("attention.self.", "attention."),
-    ("attention.output.dense", "attention.output"),
-    ("attention.output.LayerNorm", "attention_norm"),
-    ("intermediate.dense", "feed_forward.intermediate"),
-    ("output.dense", "feed_forward.output"),
-    ("output.LayerNorm", "feed_forward_norm"),
-    ("embeddings.LayerNorm", "embeddings.norm"),
-    ("cls.predictions.bias", "lm_head.decoder.bias"),
-    ("cls.predictions.decoder", "lm_head.decoder"),
-    ("cls.predictions.transform.dense", "lm_head.dense"),
-    ("cls.predictions.transform.LayerNorm", "lm_head.norm"),
-]
 
 each_head = pytest.mark.parametrize("head", HEADS, ids=lambda head: head.__name__)
-
-
-def our_name(name: str) -> str:
-    for theirs, ours in OUR_NAME:
-        name = name.replace(theirs, ours, 1)
-    return name
 
 
 def bert_config(config: FineryConfig) -> BertConfig:
@@ -91,95 +63,11 @@ def stir(model: nn.Module) -> nn.Module:
     return model
 
 
-def labels_for(head: type, batch: dict) -> torch.Tensor | None:
-    if head is FineryForMaskedLM:
-        labels = torch.full_like(batch["input_ids"], -100)
-        labels[0, [1, 4, 8]] = torch.tensor([5, 17, 60])
-        labels[1, 2] = 9
-        return labels
-    return torch.tensor([1, 0]) if head is FineryForSequenceClassification else None
-
-
-def inputs_for(head: type, batch: dict) -> dict:
-    labels = labels_for(head, batch)
-    return batch if labels is None else {**batch, "labels": labels}
-
-
 def main_output(outputs) -> torch.Tensor:
     return outputs.logits if "logits" in outputs else outputs.last_hidden_state
 
 
-def scalar(outputs) -> torch.Tensor:
-    """Something to differentiate: the loss, or both outputs of the bare model."""
-    if outputs.get("loss") is not None:
-        return outputs.loss
-    return outputs.last_hidden_state.square().mean() + outputs.pooler_output.square().mean()
-
-
-# --- the same as BERT -------------------------------------------------------------------------------------------------
-
-
-@each_head
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_post_norm_with_learned_positions_is_bert(head, implementation, tiny, batch):
-    torch.manual_seed(0)
-    config = tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation)
-    bert = stir(BERTS[head](bert_config(config)))
-    finery = head(config)
-    weights = {our_name(name): weight for name, weight in bert.state_dict().items()}
-    finery.load_state_dict(weights, strict=True)
-
-    theirs, ours = bert(**inputs_for(head, batch)), finery(**inputs_for(head, batch))
-    torch.testing.assert_close(main_output(ours), main_output(theirs), rtol=0, atol=1e-5)
-    torch.testing.assert_close(scalar(ours), scalar(theirs), rtol=0, atol=1e-5)
-
-    scalar(theirs).backward()
-    scalar(ours).backward()
-    expected = {our_name(name): weight.grad for name, weight in bert.named_parameters()}
-    found = {name: weight.grad for name, weight in finery.named_parameters()}
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
-
-
-# --- the same as RoFormer ---------------------------------------------------------------------------------------------
-
-
-def roformer_of(config: FineryConfig, roformer_class: type) -> nn.Module:
-    shared = {field.name: getattr(config, field.name) for field in fields(RoFormerConfig) if field.name in DEFAULTS}
-    return stir(roformer_class(RoFormerConfig(**shared)))
-
-
-def finery_of(roformer: nn.Module, config: FineryConfig) -> nn.Module:
-    """Our model with RoFormer's weights, all but the table of sines that it keeps among them."""
-    masked_lm = isinstance(roformer, RoFormerForMaskedLM)
-    finery = FineryForMaskedLM(config) if masked_lm else FineryModel(config, add_pooling_layer=False)
-    learned = {name: weight for name, weight in roformer.state_dict().items() if "embed_positions" not in name}
-    finery.load_state_dict({our_name(name): weight for name, weight in learned.items()}, strict=True)
-    return finery
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("roformer_class", [RoFormerModel, RoFormerForMaskedLM])
-def test_post_norm_with_rotary_positions_is_roformer(roformer_class, implementation, tiny, batch):
-    torch.manual_seed(0)
-    config = tiny(
-        position="rotary", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation=implementation
-    )
-    roformer = roformer_of(config, roformer_class)
-    finery = finery_of(roformer, config)
-    inputs = inputs_for(type(finery), batch) if roformer_class is RoFormerForMaskedLM else batch
-    seen = batch["attention_mask"].bool()
-    theirs, ours = roformer(**inputs), finery(**inputs)
-    torch.testing.assert_close(main_output(ours)[seen], main_output(theirs)[seen], rtol=0, atol=1e-5)
-
-    for outputs in (theirs, ours):
-        (outputs.loss if "loss" in outputs else outputs.last_hidden_state[seen].square().mean()).backward()
-    expected = {our_name(name): weight.grad for name, weight in roformer.named_parameters() if weight.requires_grad}
-    found = {name: weight.grad for name, weight in finery.named_parameters()}
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+# --- a prefix, as RoFormer and BERT see it -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -187,8 +75,11 @@ def test_post_norm_with_rotary_positions_is_roformer(roformer_class, implementat
 def test_a_prefix_is_seen_by_every_token_as_roformer_sees_it(tiny, batch, implementation):
     """Its keys are not turned, and the sequence's places count from its end."""
     config = tiny(position="rotary", attn_implementation=implementation)
-    roformer = roformer_of(config, RoFormerModel).eval()
-    finery = finery_of(roformer, config).eval()
+    shared = {field.name: getattr(config, field.name) for field in fields(RoFormerConfig) if field.name in DEFAULTS}
+    roformer = stir(RoFormerModel(RoFormerConfig(**shared))).eval()
+    finery = FineryModel(config, add_pooling_layer=False).eval()
+    learned = {name: weight for name, weight in roformer.state_dict().items() if "embed_positions" not in name}
+    finery.load_state_dict(renamed(learned, BERT_NAMES))  # all but RoFormer's table of sines
     layers = [(torch.randn(2, 4, 3, 6), torch.randn(2, 4, 3, 6)) for _ in range(3)]
     theirs = roformer(batch["input_ids"], past_key_values=DynamicCache(layers)).last_hidden_state
     ours = finery(batch["input_ids"], past_key_values=DynamicCache(layers)).last_hidden_state
@@ -304,7 +195,7 @@ def test_a_prefix_of_keys_and_values_is_seen_by_every_token(tiny, batch, impleme
     config = tiny(attn_implementation=implementation)
     bert = stir(BertModel(bert_config(config))).eval()
     finery = FineryModel(config).eval()
-    finery.load_state_dict({our_name(name): weight for name, weight in bert.state_dict().items()})
+    finery.load_state_dict(renamed(bert.state_dict(), BERT_NAMES))
 
     layers = [(torch.randn(2, 4, 3, 6), torch.randn(2, 4, 3, 6)) for _ in range(3)]
     inputs = {"input_ids": batch["input_ids"]}
@@ -431,7 +322,9 @@ def test_sparse_prediction_gives_the_same_loss_and_gradients_from_the_masked_pos
     dense = stir(FineryForMaskedLM(tiny(**variant))).eval()
     sparse = FineryForMaskedLM(tiny(**variant, sparse_prediction=True)).eval()
     sparse.load_state_dict(dense.state_dict())
-    inputs = inputs_for(FineryForMaskedLM, batch)
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[0, [1, 4, 8]], labels[1, 2] = torch.tensor([5, 17, 60]), 9
+    inputs = {**batch, "labels": labels}
     full, part = dense(**inputs), sparse(**inputs)
     assert part.logits.shape == (4, 61)
     torch.testing.assert_close(part.logits, full.logits[inputs["labels"] != -100], rtol=0, atol=1e-5)
