@@ -94,11 +94,11 @@ def batch(rows: int = 4, length: int = 10, seed: int = 0) -> dict[str, Any]:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    input_ids = torch.randint(5, len(tokenizer()), (rows, length), generator=generator)
+    input_ids = torch.randint(5, len(_trained_tokenizer()), (rows, length), generator=generator)
     attention_mask = torch.ones_like(input_ids)
     if rows > 1:
         attention_mask[1, length - 3 :] = 0
-        input_ids[1, length - 3 :] = tokenizer().pad_token_id
+        input_ids[1, length - 3 :] = _trained_tokenizer().pad_token_id
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 

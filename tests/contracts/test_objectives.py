@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,9 @@ def test_seed_and_draw_decide_alone(objective: Any, tokenizer: Any, model_of: An
     batch = collate(examples)
     torch.manual_seed(123)
     np.random.seed(123)
-    again = collate(examples[::-1])
+    state = torch.get_rng_state()
+    again = pickle.loads(pickle.dumps(collate))(examples[::-1])  # as in a worker process
+    assert torch.equal(torch.get_rng_state(), state)
     assert again.keys() == batch.keys()
     for key, value in batch.items():
         assert torch.equal(again[key].flip(0), value), key

@@ -5,10 +5,7 @@ once.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +17,27 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS
 from pipelines.models import opening
 from pipelines.runs.planning.model_size import ForeignShape, OwnShape
-from tests import tiny
+from tests import strangers, tiny
 from tests.contracts import tuner_cases as cases
+from tests.contracts.tuner_cases import bases
 from tests.covering import covering
 
+__all__ = ["bases"]
+
 ADAPTERS = [name for name in TUNERS if TUNERS.load(name).adapts]
-AXES = ("tuner", "family", "head")
+
+
+def marked(chosen: list[tuple[str, str, str]], **choices: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("tuner", "family", "head"), covering(chosen, **choices))
+
+
+FAMILIES = ("finery-decoder", "bert", "gpt2", "t5")
 CLASSIFIERS = [case for case in cases.CASES if case[2] == "sequences"]
-ONE_HEAD = [case for case in CLASSIFIERS if case[1] in ("finery-decoder", "bert", "gpt2", "t5")]
-every_pair = pytest.mark.parametrize(AXES, covering(cases.CASES, strength=2, drop=True))
-"""Every tuner on every family and on every head."""
-every_classifier = pytest.mark.parametrize(AXES, covering(CLASSIFIERS, strength=2))
-one_head = pytest.mark.parametrize(AXES, covering(ONE_HEAD, strength=2))
-
-
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> cases.Bases:
-    return cases.Bases(tmp_path_factory.mktemp("bases"))
+TURNS = [(tuner, FAMILIES[(at + turn) % 4], "sequences") for at, tuner in enumerate(TUNERS) for turn in range(4)]
+in_turn = marked([case for case in TURNS if case in cases.CASES])
+"""Each tuner on one family, each on another."""
+every_family = marked([case for case in CLASSIFIERS if case[1] in FAMILIES], strength=2)
+each_tuner = pytest.mark.parametrize("tuner", TUNERS)
 
 
 def saved(block: Any, model: Any, head: Head, folder: Path) -> Path:
@@ -54,7 +55,7 @@ def three_steps(model: Any, head: str, rate: float = 1e-2) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
+@each_tuner
 def test_it_serves_a_classifier_or_says_in_a_sentence_why_not(tuner: str) -> None:
     assert (tuner, "finery-encoder", "sequences") in cases.CASES
     for family, head in cases.GRID:
@@ -62,37 +63,22 @@ def test_it_serves_a_classifier_or_says_in_a_sentence_why_not(tuner: str) -> Non
         assert sentence is None or (sentence.strip() == sentence and not sentence.endswith("."))
 
 
-@every_classifier
-def test_what_learns_is_what_asks_for_gradients(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
-    _, model = bases.tuned(tuner, family, head)
-    claimed = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    assert claimed
-    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    three_steps(model, head)
-    after = dict(model.named_parameters())
-    moved = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
-    silent = {name for name in claimed - moved if after[name].grad is None or not after[name].grad.any()}
-    assert moved <= claimed
-    assert claimed - moved <= silent  # what gets no gradient: a pooler that this head does not read
-    assert len(silent) <= 0.1 * len(claimed), silent
-
-
-@every_pair
-def test_it_begins_where_the_base_was_if_it_promises_so(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+@marked(cases.CASES, strength=2)
+def test_it_begins_learns_is_taken_off_and_comes_back_as_it_promises(
+    tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
+) -> None:
     before = cases.answers(bases.model(family, head), head)
     block, model = bases.tuned(tuner, family, head)
     first = cases.answers(model, head)
     assert first.shape == before.shape
     assert torch.equal(first, before) == block.begins_at_base
-
-
-@every_pair
-def test_a_trained_model_is_saved_and_opened_unchanged(
-    tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
-) -> None:
-    block, model = bases.tuned(tuner, family, head)
-    three_steps(model, head)
+    what_learns_is_what_asks_for_gradients(model, head)
     wanted = cases.answers(model, head)
+    if block.adapts:
+        assert not torch.equal(wanted, before)
+        with model.disable_adapter():
+            assert torch.equal(cases.answers(model, head), before)
+        assert torch.equal(cases.answers(model, head), wanted)
     folder = saved(block, model, cases.HEADS[head], tmp_path / "tuned")
     assert not list(folder.glob("*.bin"))
     beside = opening.open_folder(folder, cases.HEADS[head], seed=9, merge=False)
@@ -107,19 +93,20 @@ def test_a_trained_model_is_saved_and_opened_unchanged(
         torch.testing.assert_close(cases.answers(again, head), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(AXES, covering([case for case in CLASSIFIERS if case[0] in ADAPTERS], strength=2))
-def test_an_adapter_can_be_taken_off(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
-    before = cases.answers(bases.model(family, head), head)
-    _, model = bases.tuned(tuner, family, head)
+def what_learns_is_what_asks_for_gradients(model: Any, head: str) -> None:
+    claimed = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert claimed
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     three_steps(model, head)
-    wanted = cases.answers(model, head)
-    assert not torch.equal(wanted, before)
-    with model.disable_adapter():
-        assert torch.equal(cases.answers(model, head), before)
-    assert torch.equal(cases.answers(model, head), wanted)
+    after = dict(model.named_parameters())
+    moved = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    silent = {name for name in claimed - moved if after[name].grad is None or not after[name].grad.any()}
+    assert moved <= claimed
+    assert claimed - moved <= silent  # what gets no gradient: a pooler that this head does not read
+    assert len(silent) <= 0.1 * len(claimed), silent
 
 
-@pytest.mark.parametrize(AXES, covering(case for case in ONE_HEAD if case[0] in ADAPTERS))
+@marked([case for case in TURNS if case[0] in ADAPTERS and case in cases.CASES])
 def test_two_adapters_on_one_base_do_not_disturb_each_other(
     tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
 ) -> None:
@@ -140,7 +127,7 @@ def test_two_adapters_on_one_base_do_not_disturb_each_other(
     assert torch.equal(cases.answers(model, head), wanted["second"])
 
 
-@one_head
+@in_turn
 def test_recomputed_activations_give_the_same_gradients(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     gradients = []
     for recomputed in (False, True):
@@ -158,7 +145,7 @@ def test_recomputed_activations_give_the_same_gradients(tuner: str, family: str,
             torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)  # rounding: the pass is made twice
 
 
-@one_head
+@in_turn
 def test_it_learns_in_bfloat16(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     _, model = bases.tuned(tuner, family, head)
     tiny.disturb(model, by=0.05)
@@ -177,55 +164,38 @@ def test_it_learns_in_bfloat16(tuner: str, family: str, head: str, bases: cases.
 
 
 READ_ALONE = """
-import os, sys, traceback, torch
+import sys, torch
 from importlib import import_module
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
-def check(base, folder, modules):
-    sys.path.insert(0, folder)
-    for name in modules:
-        import_module(name)
-    model = PeftModel.from_pretrained(
-        AutoModelForSequenceClassification.from_pretrained(base, attn_implementation="eager"), folder
-    ).eval()
-    batch, expected = torch.load(folder + "/expected.pt")
-    with torch.no_grad():
-        assert torch.equal(model(**batch).logits, expected), folder
-    assert not [name for name in sys.modules if name.startswith("pipelines")]
-failed = []
-for case in {cases!r}:  # each in a process of its own, so that no module of one adapter serves another
-    if not (child := os.fork()):
-        try:
-            check(*case)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
-    if os.waitpid(child, 0)[1]:
-        failed.append(case)
-assert not failed, failed
+base, folder, modules = task["adapter"]
+sys.path.insert(0, folder)
+for name in modules:
+    import_module(name)
+base = AutoModelForSequenceClassification.from_pretrained(base, attn_implementation="eager")
+model = PeftModel.from_pretrained(base, folder).eval()
+batch, expected = torch.load(folder + "/expected.pt")
+with torch.no_grad():
+    assert torch.equal(model(**batch).logits, expected)
 """
 
 
-def test_an_adapter_is_read_by_peft_alone(bases: cases.Bases, tmp_path: Path) -> None:
+@marked([case for case in CLASSIFIERS if case[0] in ADAPTERS and case[1] in ("bert", "gpt2")])
+def test_an_adapter_is_read_by_peft_alone(
+    tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
+) -> None:
     """PEFT runs no code of an adapter: where it does not know the method, one module beside it is imported first."""
-    read = []
-    for tuner, family in product(ADAPTERS, ("bert", "gpt2")):
-        block, model = bases.tuned(tuner, family, "sequences")
-        three_steps(model, "sequences")
-        folder = saved(block, model, cases.HEADS["sequences"], tmp_path / f"{tuner}-{family}")
-        torch.save((cases.batch(model, "sequences"), cases.answers(model, "sequences")), folder / "expected.pt")
-        modules = [path.stem for path in folder.glob("*.py")]
-        read.append((str(bases.folder / f"{family}-sequences"), str(folder), modules))
-    subprocess.run([sys.executable, "-c", READ_ALONE.format(cases=read)], check=True, cwd=tmp_path)
+    block, model = bases.tuned(tuner, family, head)
+    three_steps(model, head)
+    folder = saved(block, model, cases.HEADS[head], tmp_path / family)
+    torch.save((cases.batch(model, head), cases.answers(model, head)), folder / "expected.pt")
+    modules = [path.stem for path in folder.glob("*.py")]
+    strangers.run(READ_ALONE, tmp_path, adapter=(str(bases.folder / f"{family}-{head}"), str(folder), modules))
 
 
-FROM_NOTHING = [case for case in ONE_HEAD if not cases.block(case[0]).stages and case[1] in ("bert", "t5")]
-"""Without those that build on other stages: what they start from was learnt on the pretrained model."""
-
-
-@pytest.mark.parametrize(AXES, covering(FROM_NOTHING))
+@marked([case for case in CLASSIFIERS if not cases.block(case[0]).stages and case[1] in ("bert", "t5")])
 def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
+    """But for those that build on other stages: what they start from was learnt on the pretrained model."""
     block, pretrained = bases.tuned(tuner, family, head)
     model_type, words, _ = cases.FAMILIES[family]
     scratch = block.apply(tiny.build(model_type, cases.HEADS[head], vocab_size=cases.V, **words))
@@ -237,7 +207,7 @@ def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, he
     assert trained(scratch)
 
 
-@one_head
+@every_family
 def test_a_plan_counts_the_weights_that_learn(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     if cases.block(tuner).stages:
         pytest.skip("what it builds on is there only once the stages before it have run")
@@ -252,7 +222,7 @@ def test_a_plan_counts_the_weights_that_learn(tuner: str, family: str, head: str
     assert shape.counts(cases.HEADS[head])["total"] == base
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
+@each_tuner
 def test_learning_rates_and_schedules_are_for_what_is_there(tuner: str, bases: cases.Bases) -> None:
     block, model = bases.tuned(tuner, "bert", "sequences")
     assert set(block.rates(model)) <= {name for name, _ in model.named_parameters()}

@@ -126,6 +126,11 @@ class Bases:
         return folder
 
 
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    return Bases(tmp_path_factory.mktemp("bases"))
+
+
 def batch(model: Any, head: str, seed: int = 0, rows: int = 4, length: int = 10) -> dict[str, Any]:
     """Token ids that end in the model's own last token, the second row padded on the right; a target where one is
     read.

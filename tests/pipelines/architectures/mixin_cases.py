@@ -139,11 +139,7 @@ class QuickEncoderTest(EncoderTest):
 
 
 class ModernEncoderTest(EncoderTest):
-    design = MODERN | {
-        "attention_pattern": "sliding_window",
-        "sliding_window": 3,
-        "global_attn_every_n_layers": 2,
-    }
+    design = MODERN | {"attention_pattern": "sliding_window", "sliding_window": 3, "global_attn_every_n_layers": 2}
 
 
 class DecoderTest(FineryTests, GenerationTesterMixin, unittest.TestCase):

@@ -45,6 +45,8 @@ class Reference:
     """A norm of ours that the reference does not have."""
     alone: str | None = None
     """A weight of ours that the reference does not have, zero there."""
+    segments: bool = False
+    """Whether it tells the texts of a pair apart."""
 
 
 # --- the pieces of a map ----------------------------------------------------------------------------------------------
@@ -88,6 +90,7 @@ def split(weights: Weights, whole: str, parts: tuple[str, ...]) -> Weights:
 BERT_NAMES = [
     ("electra.embeddings_project", "model.embeddings.projection"),
     ("electra.", "model."),
+    ("roformer.", "model."),
     ("bert.", "model."),
     ("encoder.layer.", "layers."),
     ("attention.self.", "attention."),
@@ -116,7 +119,18 @@ def bert(head: str) -> Reference:
         config = transformers.BertConfig(**SHAPE, type_vocab_size=2, pad_token_id=0, **labels)
         return getattr(transformers, f"Bert{head}")(config)
 
-    return Reference(build, f"Finery{head}", {"pad_token_id": 0, **labels}, partial(renamed, names=BERT_NAMES))
+    fields = {"pad_token_id": 0, **labels}
+    return Reference(build, f"Finery{head}", fields, partial(renamed, names=BERT_NAMES), segments=True)
+
+
+def roformer() -> Reference:
+    """BERT whose queries and keys turn. Su et al. 2021, section 3.2."""
+
+    def build() -> nn.Module:
+        return transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**SHAPE, type_vocab_size=2, pad_token_id=0))
+
+    fields = {"position": "rotary", "pad_token_id": 0}
+    return Reference(build, "FineryForMaskedLM", fields, partial(renamed, names=BERT_NAMES), segments=True)
 
 
 def electra() -> Reference:
@@ -626,7 +640,10 @@ def original() -> Reference:
 
 
 REFERENCES = {
+    "bert-masked-lm": bert("ForMaskedLM"),
     "bert-pretraining": bert("ForPreTraining"),
+    "bert-sequence-classification": bert("ForSequenceClassification"),
+    "roformer": roformer(),
     "bert-token-classification": bert("ForTokenClassification"),
     "bert-question-answering": bert("ForQuestionAnswering"),
     "bert-multiple-choice": bert("ForMultipleChoice"),

@@ -62,9 +62,11 @@ def test_a_merged_model_is_saved_with_every_head_and_the_code(tiny, batch, tmp_p
     torch.testing.assert_close(loaded(**batch).logits, tuned, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_prefix_tuning_trains_the_prefix(tiny, variant, batch, implementation, tmp_path):
-    base = FineryForSequenceClassification(tiny(**variant, attn_implementation=implementation))
+@pytest.mark.parametrize(
+    ("position", "implementation"), [("learned", "eager"), ("sinusoidal", "eager"), ("rotary", "sdpa")]
+)
+def test_prefix_tuning_trains_the_prefix(tiny, position, batch, implementation, tmp_path):
+    base = FineryForSequenceClassification(tiny(position=position, attn_implementation=implementation))
     model = get_peft_model(base, PrefixTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=4))
     model(**batch, labels=torch.tensor([1, 0])).loss.backward()
     (prefix,) = [weight for name, weight in model.named_parameters() if "prompt_encoder" in name]

@@ -70,6 +70,14 @@ ONLY_IN = {
 CASES = [(name, {"family": name, **words}) for name in HEADS for words in [*VARIANTS, *ONLY_IN[name]]]
 
 
+LANGUAGE = ("masked_lm", "pretraining", "causal_lm", "causal_lm_with_value", "seq2seq_lm")
+
+
+def heads_of(name: str, config: dict) -> list[str]:
+    """Every head of a family's usual design; those whose matrix depends on the design in every other."""
+    return [head for head in HEADS[name] if len(config) == 1 or head in LANGUAGE]
+
+
 def build(config: dict, head: str, num_labels: int, device: str = "meta"):
     live = FineryConfig(**SIZES, **config, num_labels=num_labels)
     with torch.device(device):
@@ -97,7 +105,7 @@ def test_every_head_of_every_family_is_counted():
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=short)
 def test_weights_and_linear_layers_are_those_of_the_built_models(name, config):
-    for head in HEADS[name]:
+    for head in heads_of(name, config):
         model = build(config, head, 3)
         assert parameter_count({**SIZES, **config}, head, 3) == counted_by_name(model), head
         output = model.get_output_embeddings() if head != "base" else None
@@ -124,14 +132,14 @@ def inputs_of(name: str, head: str, length: int, target: int) -> dict[str, torch
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=short)
 def test_operations_are_those_that_torch_counts(name, config):
-    """Two sequences of 70 tokens, and targets of 30 where there are such."""
-    for head in HEADS[name]:
-        inputs = inputs_of(name, head, 70, 30)
+    """Two sequences of 20 tokens, and targets of 9 where there are such."""
+    for head in heads_of(name, config):
+        inputs = inputs_of(name, head, 20, 9)
         model = build(config, head, 5, "cpu")
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(**inputs)
-        target = 30 if "decoder_input_ids" in inputs else 70
-        computed = forward_flops({**SIZES, **config}, head, 70, num_labels=5, target_length=target)
+        target = 9 if "decoder_input_ids" in inputs else 20
+        computed = forward_flops({**SIZES, **config}, head, 20, num_labels=5, target_length=target)
         assert 2 * computed["total"] == pytest.approx(counter.get_total_flops(), rel=0.01), head
 
 
@@ -189,7 +197,7 @@ def test_linear_attention_never_passes_the_other_terms():
     assert growth({"attention_pattern": "linear", "family": "decoder"})["crossover"] is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(sorted(HEADS)),
     st.integers(1, 4),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -13,12 +13,22 @@ from torch import Tensor, nn
 
 import pipelines.architectures as finery
 from pipelines.architectures.modeling_finery import FineryPreTrainedModel
+from tests.covering import covering
 
-from .designs import DESIGNED, FAMILIES, HEADED, config_of, headed, language_model, padded
+from .designs import (
+    DESIGNED,
+    DESIGNS,
+    FAMILIES,
+    HEADED,
+    config_of,
+    each_design,
+    each_head,
+    headed,
+    language_model,
+    padded,
+)
 
 each_family = pytest.mark.parametrize("family", FAMILIES)
-each_design = pytest.mark.parametrize(("family", "design"), DESIGNED, ids=["-".join(pair) for pair in DESIGNED])
-each_head = pytest.mark.parametrize(("family", "head"), HEADED, ids=["-".join(pair) for pair in HEADED])
 
 
 def seen(family: str, logits: Tensor) -> Tensor:
@@ -30,35 +40,39 @@ def seen(family: str, logits: Tensor) -> Tensor:
 # --- one graph --------------------------------------------------------------------------------------------------------
 
 
-def quick(family: str, design: str) -> bool:
-    """Whether a case is worth its time in every run: all designs appear, and all families."""
-    return family == "decoder" or design == "modern"
+MIXED = {
+    "general": {"attention_scoring": "general"},
+    "additive": {"position": "sinusoidal", "attention_scoring": "additive"},
+    "window": DESIGNS["window"] | {"num_hidden_layers": 2, "attention_scoring": "cosine", "qk_norm": True},
+    "alibi": DESIGNS["alibi"] | {"is_gated_act": True, "hidden_act": "silu"},
+    "relative": DESIGNS["relative"],
+    "linear": {"position": "none", "norm_position": "sandwich", "attention_pattern": "linear", "head_dim": 8},
+}
+"""Every position, scoring, pattern and place of a norm in six designs: what decides the operations of a graph."""
 
 
-each_graph = pytest.mark.parametrize(
-    ("family", "design"),
-    [pytest.param(*pair, id="-".join(pair), marks=() if quick(*pair) else pytest.mark.long) for pair in DESIGNED],
-)
-
-
-@each_graph
-@torch.no_grad()
-def test_the_forward_pass_is_one_graph(family, design):
-    """What fullgraph=True asks for, without waiting for code generation."""
+def one_layer(family: str, design: str, **overrides: object) -> nn.Module:
     torch.compiler.reset()
-    layers = {} if design == "window" else {"num_hidden_layers": 1}
+    fields = {"num_hidden_layers": 1, **overrides}
     if family == "encoder-decoder":
-        layers["num_decoder_layers"] = layers.get("num_hidden_layers")
-    model, inputs = language_model(family, design, **layers), padded(family)
+        fields["num_decoder_layers"] = fields["num_hidden_layers"]
+    return language_model(family, design, **fields)
+
+
+@pytest.mark.parametrize(("family", "mixed"), covering(product(FAMILIES, MIXED)))
+@torch.no_grad()
+def test_the_forward_pass_is_one_graph(family, mixed):
+    """What fullgraph=True asks for, without waiting for code generation."""
+    model, inputs = one_layer(family, "learned", **MIXED[mixed]).to(torch.bfloat16), padded(family)
     traced = torch.compile(model, fullgraph=True, backend="eager")(**inputs).logits
     torch.testing.assert_close(traced, model(**inputs).logits)
 
 
-@each_family
+@pytest.mark.parametrize(
+    "family", ["encoder-decoder", *(pytest.param(f, marks=pytest.mark.long) for f in FAMILIES[:2])]
+)
 def test_the_backward_pass_of_a_training_step_is_one_graph_too(family):
-    torch.compiler.reset()
-    layers = {"num_hidden_layers": 1, "num_decoder_layers": 1 if family == "encoder-decoder" else None}
-    model, inputs = language_model(family, "modern", **layers), padded(family)
+    model, inputs = one_layer(family, "modern"), padded(family)
     labels = inputs.get("decoder_input_ids", inputs["input_ids"])
     gradients = []
     for run in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
@@ -84,8 +98,7 @@ def test_it_compiles_into_machine_code(family, design):
 
 
 @each_design
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing_gives_the_same_gradients(family, design, reentrant):
+def test_gradient_checkpointing_gives_the_same_gradients(family, design):
     model, inputs = language_model(family, design).train(), padded(family)
     labels = inputs.get("decoder_input_ids", inputs["input_ids"])
 
@@ -97,10 +110,11 @@ def test_gradient_checkpointing_gives_the_same_gradients(family, design, reentra
         return {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
     plain = gradients()
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
-    assert model.is_activation_checkpointing
-    for name, gradient in gradients().items():
-        torch.testing.assert_close(gradient, plain[name], msg=lambda m, name=name: f"{name}: {m}")
+    for reentrant in (True, False):
+        model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        assert model.is_activation_checkpointing
+        for name, gradient in gradients().items():
+            torch.testing.assert_close(gradient, plain[name], msg=lambda m, name=name: f"{name}: {m}")
 
 
 @each_design
@@ -131,8 +145,9 @@ def test_it_computes_in_bfloat16_close_to_float32(family, design, tmp_path):
     assert (rounded - exact).abs().mean() < 0.05 * exact.abs().mean()
 
 
-@each_design
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("family", "design", "tied"), covering((*case, tied) for case in DESIGNED for tied in (True, False))
+)
 @torch.no_grad()
 def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design, tied, tmp_path):
     model, inputs = language_model(family, design, tie_word_embeddings=tied), padded(family)
@@ -141,6 +156,7 @@ def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design
     assert model.config.vocab_size == 70
     after = seen(family, model(**inputs).logits)
     assert after.shape[-1] == 70
+    assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
     torch.testing.assert_close(after[:, :61], before)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
@@ -171,10 +187,7 @@ def test_it_can_be_spread_over_devices(family, head, tmp_path):
     spread = (
         type(model)
         .from_pretrained(
-            tmp_path / "model",
-            device_map="auto",
-            max_memory={"cpu": 2 * largest},
-            offload_folder=tmp_path / "offload",
+            tmp_path / "model", device_map="auto", max_memory={"cpu": 2 * largest}, offload_folder=tmp_path / "offload"
         )
         .eval()
     )
@@ -263,89 +276,8 @@ def test_two_processes_that_hold_half_of_the_matrices_each_compute_the_same(fami
     torch.testing.assert_close(seen(family, found["logits"]), seen(family, model(**inputs).logits), rtol=0, atol=1e-5)
 
 
-# --- elsewhere --------------------------------------------------------------------------------------------------------
-
-STRANGER = """
-import json, sys
-sys.modules["pipelines"] = sys.modules["service"] = None  # importing them fails, installed or not
-import torch, transformers
-transformers.utils.logging.disable_progress_bar()
-answers = {}
-for name, (auto_class, folder, inputs) in json.loads(sys.argv[1]).items():
-    inputs = {key: torch.tensor(value) for key, value in inputs.items()}
-    if hasattr(transformers, auto_class):
-        loader = getattr(transformers, auto_class)
-        model = loader.from_pretrained(folder, trust_remote_code=True)
-    else:  # not one of transformers' own Auto classes: auto_map still says where the class is
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-        loader = transformers.dynamic_module_utils.get_class_from_dynamic_module(config.auto_map[auto_class], folder)
-        model = loader.from_pretrained(folder)
-    model.eval()
-    with torch.no_grad():
-        answers[name] = [type(model).__name__, model(**inputs)[0].tolist()]
-        if model.can_generate():
-            written = model.generate(inputs["input_ids"], max_new_tokens=4, do_sample=False)
-            answers[name].append(written.tolist())
-print(json.dumps(answers))
-"""
-AUTO_CLASSES = {
-    "Model": "AutoModel",
-    "ForMaskedLM": "AutoModelForMaskedLM",
-    "ForPreTraining": "AutoModelForPreTraining",
-    "ForCausalLM": "AutoModelForCausalLM",
-    "ForCausalLMWithValueHead": "AutoModelForCausalLMWithValueHead",
-    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForTokenClassification": "AutoModelForTokenClassification",
-    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
-    "ForMultipleChoice": "AutoModelForMultipleChoice",
-    "ForReward": "AutoModelForReward",
-}
-
-
-@torch.no_grad()
-def test_every_head_loads_where_finery_is_not_installed(tmp_path):
-    """From the code that the folder carries, in a process that cannot import this project."""
-    task, expected = {}, {}
-    for family, head in HEADED:
-        name, folder = f"{family}-{head}", tmp_path / family / head
-        model = headed(family, head, "modern")
-        tokens = torch.randint(3, 61, (2, 6), generator=torch.Generator().manual_seed(2))
-        inputs = {"input_ids": tokens[:, None].repeat(1, 2, 1) if head == "ForMultipleChoice" else tokens}
-        if family == "encoder-decoder" and head in ("Model", "ForConditionalGeneration"):
-            inputs["decoder_input_ids"] = tokens.flip(1)
-        model.save_pretrained(folder)
-        assert set(json.loads((folder / "config.json").read_text())["auto_map"]) >= set(AUTO_CLASSES.values())
-        task[name] = AUTO_CLASSES[head], str(folder), {key: value.tolist() for key, value in inputs.items()}
-        expected[name] = [f"Finery{head}", model(**inputs)[0]]
-        if model.can_generate():
-            expected[name].append(model.generate(tokens, max_new_tokens=4, do_sample=False).tolist())
-
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "HF_MODULES_CACHE")}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", STRANGER, json.dumps(task)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout.strip().splitlines()[-1])
-    assert answers.keys() == expected.keys()
-    for name, (class_name, output, *written) in expected.items():
-        assert answers[name][0] == class_name
-        torch.testing.assert_close(torch.tensor(answers[name][1]), output, rtol=0, atol=1e-6)
-        assert answers[name][2:] == written
-
-
 def test_only_heads_that_predict_the_next_word_can_generate():
-    able = {
-        (family, head)
-        for family, head in HEADED
-        if isinstance(headed(family, head), nn.Module) and getattr(finery, f"Finery{head}").can_generate()
-    }
+    able = {(family, head) for family, head in HEADED if getattr(finery, f"Finery{head}").can_generate()}
     assert able == {
         ("decoder", "ForCausalLM"),
         ("decoder", "ForCausalLMWithValueHead"),

@@ -54,6 +54,8 @@ def inputs_for(reference: Reference) -> dict[str, Tensor]:
     mask = (torch.arange(9) < torch.tensor([[9], [6]])).long()
     pad = reference.fields.get("pad_token_id") or 0
     inputs = {"input_ids": tokens.masked_fill(mask == 0, pad), "attention_mask": mask}
+    if reference.segments:
+        inputs["token_type_ids"] = (torch.arange(9) > torch.tensor([[3], [2]])).long()
     if reference.head.endswith("MultipleChoice"):
         return {name: torch.stack([value, value.flip(0)], 1) for name, value in inputs.items()}
     if reference.fields.get("family") == "encoder-decoder" and reference.head.endswith("ConditionalGeneration"):

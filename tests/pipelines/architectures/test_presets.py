@@ -175,8 +175,7 @@ def test_arithmetic_live_model_and_reference_have_equally_many_parameters(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "millions", "unit"),
-    [("gpt", 117, 1), ("gpt2", 124, 1), ("t5-small", 60, 10), ("llama-1b", 1100, 100)],
+    ("name", "millions", "unit"), [("gpt", 117, 1), ("gpt2", 124, 1), ("t5-small", 60, 10), ("llama-1b", 1100, 100)]
 )
 def test_the_published_size_is_ours_to_its_own_rounding(name, millions, unit):
     counted = parameter_count(shape_of(FOLDER / f"{name}.yaml"), REFERENCES[name][0])["total"]

@@ -8,6 +8,7 @@ from transformers import AutoConfig
 import pipelines.architectures
 from pipelines.architectures.configuration_finery import AUTO_MAP, FineryConfig
 from pipelines.architectures.registration import HEADS, WITHOUT_AUTO_CLASS, register
+from tests import strangers
 
 
 def test_registering_twice_is_harmless():
@@ -44,28 +45,27 @@ def test_each_head_is_saved_under_its_own_auto_class(name, head):
 REPOSITORY = Path(pipelines.architectures.__file__).parents[2]
 
 
-def in_a_new_process(code: str) -> str:
-    run = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return run.stdout.strip()
-
-
 def test_importing_the_package_and_its_arithmetic_loads_neither_torch_nor_transformers():
     code = (
         "import sys, pipelines.architectures\n"
         "from pipelines.architectures import arithmetic, configuration_rules\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    assert in_a_new_process(code) == "[]"
+    run = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
-def test_asking_for_a_class_registers_the_family():
+def test_asking_for_a_class_registers_the_family(tmp_path):
     code = (
-        "from pipelines.architectures import FineryConfig\n"
+        "import sys\n"
+        "del sys.modules['pipelines']\n"
+        "sys.path.insert(0, task['repository'])\n"
         "from transformers import AutoConfig, AutoModelForMaskedLM\n"
+        "from pipelines.architectures import FineryConfig\n"
         "config = AutoConfig.for_model('finery', hidden_size=8, num_attention_heads=2, num_hidden_layers=1)\n"
-        "print(type(AutoModelForMaskedLM.from_config(config)).__name__)"
+        "answer['head'] = type(AutoModelForMaskedLM.from_config(config)).__name__"
     )
-    assert in_a_new_process(code) == "FineryForMaskedLM"
+    assert strangers.run(code, tmp_path, repository=str(REPOSITORY)) == {"head": "FineryForMaskedLM"}
 
 
 def test_every_public_name_is_there():

@@ -1,10 +1,7 @@
 """A saved folder loads where Finery is not installed, from the code that it carries."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -13,36 +10,33 @@ import torch
 import transformers
 
 import pipelines.architectures
-from pipelines.architectures import (
-    FineryForMaskedLM,
-    FineryForSequenceClassification,
-    FineryModel,
-)
+from pipelines.architectures import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
 from pipelines.architectures.configuration_finery import AUTO_MAP
+from tests import strangers
+from tests.covering import covering
+
+from .designs import HEADED, headed
 
 CODE = Path(pipelines.architectures.__file__).parent
 CARRIED = {file.name for file in CODE.glob("*.py")} - {"__init__.py", "registration.py", "arithmetic.py"}
 
 STRANGER = """
-import json, sys
-sys.modules["pipelines"] = sys.modules["service"] = None  # importing them fails, installed or not
 import torch, transformers
-transformers.utils.logging.disable_progress_bar()
-task = json.loads(sys.argv[1])
-tokens = torch.tensor(task["tokens"])
-answers = {}
-for name, (auto_class, folder) in task["load"].items():
+for name, (auto_class, folder, inputs) in task["load"].items():
+    inputs = {key: torch.tensor(value) for key, value in inputs.items()}
     if hasattr(transformers, auto_class):
-        opened = getattr(transformers, auto_class)
-    else:
+        loader = getattr(transformers, auto_class)
+    else:  # not one of transformers' own Auto classes: auto_map still says where the class is
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-        from transformers.dynamic_module_utils import get_class_from_dynamic_module
-        opened = get_class_from_dynamic_module(config.auto_map[auto_class], folder)
-    model = opened.from_pretrained(folder, trust_remote_code=True)
+        loader = transformers.dynamic_module_utils.get_class_from_dynamic_module(config.auto_map[auto_class], folder)
+    model = loader.from_pretrained(folder, trust_remote_code=True)
     if isinstance(model, transformers.PreTrainedModel):
-        output = model.eval()(tokens)
+        with torch.no_grad():
+            output = model.eval()(**inputs)
         output = output["logits"] if "logits" in output else output[0]
-        answers[name] = [type(model).__name__, output.tolist()]
+        answer[name] = [type(model).__name__, output.tolist()]
+        if model.can_generate():
+            answer[name].append(model.generate(inputs["input_ids"], max_new_tokens=4, do_sample=False).tolist())
     if name in task["save"]:
         model.save_pretrained(task["save"][name])
 if "merge" in task:
@@ -50,23 +44,16 @@ if "merge" in task:
     folder, target = task["merge"]
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).merge_and_unload().save_pretrained(target)
-print(json.dumps(answers))
 """
+AUTO_CLASSES = {"Model": "AutoModel", "ForConditionalGeneration": "AutoModelForSeq2SeqLM"}
+"""Where a head's Auto class is not named like the head."""
 
 
-@pytest.fixture
-def stranger(tmp_path):
-    """Runs a task in a process that cannot import this project and has a module cache of its own."""
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "HF_MODULES_CACHE")}
-
-    def run(**task: object) -> dict:
-        command = [sys.executable, "-I", "-c", STRANGER, json.dumps({"save": {}, **task})]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.strip().splitlines()[-1])
-
-    return run
+def stranger(folder: Path, tokens: list, load: dict, save: dict | None = None, **task: object) -> dict:
+    """What each (Auto class, folder) says to the tokens in a process that cannot import this project."""
+    inputs = {"input_ids": tokens}
+    load = {name: (auto_class, str(place), *(rest or [inputs])) for name, (auto_class, place, *rest) in load.items()}
+    return strangers.run(STRANGER, folder / "elsewhere", load=load, save=save or {}, **task)
 
 
 def test_at_most_eight_files_travel():
@@ -82,7 +69,7 @@ def assert_complete(folder: Path) -> None:
 
 
 @torch.no_grad()
-def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny, stranger, tmp_path):
+def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny, tmp_path):
     tokens = [[5, 6, 7, 8], [9, 10, 11, 12]]
     ids = torch.tensor(tokens)
     masked_lm = FineryForMaskedLM(tiny(position="sinusoidal", norm_position="pre")).eval()
@@ -97,6 +84,7 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
     copies = {name: str(tmp_path / f"{name}-copy") for name in ("masked", "classifier", "bare", "config", "other-head")}
     merged = str(tmp_path / "merged")
     answers = stranger(
+        tmp_path,
         tokens=tokens,
         load={
             "config": ("AutoConfig", folders["masked"]),
@@ -111,7 +99,7 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
     )
     expected = {"masked": masked_lm, "classifier": classifier, "bare": bare}
     for name, model in expected.items():
-        class_name, output = answers[name]
+        class_name, output, *_ = answers[name]
         assert class_name == type(model).__name__
         torch.testing.assert_close(torch.tensor(output), model(ids)[0], rtol=0, atol=1e-6)
     assert answers["other-head"][0] == "FineryForSequenceClassification"
@@ -121,8 +109,33 @@ def test_a_stranger_loads_every_head_from_any_save_and_saves_it_whole_again(tiny
     for folder in (*copies.values(), merged):
         assert_complete(Path(folder))
 
-    again = stranger(tokens=tokens, load={"masked": ("AutoModelForMaskedLM", copies["masked"])})
+    again = stranger(tmp_path, tokens=tokens, load={"masked": ("AutoModelForMaskedLM", copies["masked"])})
     torch.testing.assert_close(torch.tensor(again["masked"][1]), masked_lm(ids)[0], rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_every_head_answers_and_writes_elsewhere_as_it_does_here(tmp_path):
+    load, expected = {}, {}
+    for family, head in (case.values for case in covering(HEADED, drop=True)):
+        model, name = headed(family, head, "modern"), f"{family}-{head}"
+        tokens = torch.randint(3, 61, (2, 6), generator=torch.Generator().manual_seed(2))
+        inputs = {"input_ids": tokens[:, None].repeat(1, 2, 1) if head == "ForMultipleChoice" else tokens}
+        if family == "encoder-decoder" and head in ("Model", "ForConditionalGeneration"):
+            inputs["decoder_input_ids"] = tokens.flip(1)
+        model.save_pretrained(tmp_path / name)
+        auto_class = AUTO_CLASSES.get(head, f"AutoModel{head}")
+        load[name] = auto_class, tmp_path / name, {key: value.tolist() for key, value in inputs.items()}
+        output = model(**inputs)
+        expected[name] = [f"Finery{head}", output["logits"] if "logits" in output else output[0]]
+        if model.can_generate():
+            expected[name].append(model.generate(tokens, max_new_tokens=4, do_sample=False).tolist())
+    answers = stranger(tmp_path, [], load)
+    assert answers.keys() == expected.keys()
+    assert {answer[0] for answer in answers.values()} == {f"Finery{head}" for _, head in HEADED}
+    for name, (class_name, output, *written) in expected.items():
+        assert answers[name][0] == class_name
+        torch.testing.assert_close(torch.tensor(answers[name][1]), output, rtol=0, atol=1e-6)
+        assert answers[name][2:] == written
 
 
 @pytest.fixture
@@ -140,9 +153,9 @@ def published_before(tmp_path: Path) -> tuple[dict[str, Path], dict]:
     return folders, expected
 
 
-def test_what_was_published_before_runs_its_own_code_elsewhere(published_before, stranger):
+def test_what_was_published_before_runs_its_own_code_elsewhere(published_before, tmp_path):
     folders, expected = published_before
-    answers = stranger(tokens=expected["input_ids"], load={name: (name, str(path)) for name, path in folders.items()})
+    answers = stranger(tmp_path, expected["input_ids"], {name: (name, path) for name, path in folders.items()})
     for name, logits in expected["logits"].items():
         torch.testing.assert_close(torch.tensor(answers[name][1]), torch.tensor(logits), rtol=0, atol=1e-4)
 

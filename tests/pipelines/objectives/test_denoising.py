@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -202,16 +201,6 @@ def test_texts_without_special_tokens_are_damaged_too():
     rows = [list(range(FIRST, FIRST + 40)), [FIRST]]
     for row, left in zip(rows, damaged(collator(permute_sentences=False), examples(*rows)), strict=True):
         assert len(row) - sum(token != MASK for token in left) == round(len(row) * 0.3)
-
-
-def test_seed_and_draw_decide_alone():
-    settings_of_all: dict[str, Any] = {"delete_ratio": 0.1, "rotate": 0.5}
-    rows = examples(text(9, 9), text(9, 9), text(4, 5, 6))
-    together, alone = collator(**settings_of_all)(rows), collator(**settings_of_all)(rows[1:2])
-    real = int(alone["attention_mask"].sum())
-    assert together["attention_mask"][1].sum() == real
-    assert torch.equal(together["input_ids"][1][:real], alone["input_ids"][0])
-    assert damaged(collator(1), rows) != damaged(collator(0), rows)
 
 
 def test_tokenizers_that_do_not_serve_are_refused():

@@ -90,13 +90,6 @@ def test_a_target_beyond_the_lengths_that_can_be_predicted_is_cut():
     assert batch["decoder_input_ids"].shape == (1, 15)
 
 
-def test_seed_and_draw_decide_alone():
-    together, alone = collate(examples(9, 9, 9)), collate(examples(9, first=2))
-    assert torch.equal(together["labels"][2], alone["labels"][0])
-    assert not torch.equal(collate(examples(*[9] * 8))["labels"], collate(examples(*[9] * 8), seed=1)["labels"])
-    assert not torch.equal(collate(examples(*[9] * 8))["labels"], collate(examples(*[9] * 8, first=100))["labels"])
-
-
 def test_a_tokenizer_without_a_mask_is_refused():
     with pytest.raises(ModelError, match="no mask token, which the objective mask_predict needs"):
         MaskPredict().collate(SimpleNamespace(mask_token_id=None), 0, CONFIG)

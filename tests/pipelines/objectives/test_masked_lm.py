@@ -6,8 +6,6 @@ The masks: how many, where, and on what they depend.
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -52,14 +50,6 @@ def test_shares_that_cannot_be_are_mistakes(changes: dict[str, Any], key: str, e
 
 def test_all_shares_may_be_used_up():
     assert MaskedLM(replace_with_mask=0.9, replace_with_random=0.1).replace_with_mask == 0.9
-
-
-def test_the_block_is_known_without_any_heavy_library():
-    code = (
-        "import sys, pipelines.objectives.masked_lm; print([m for m in ('torch', 'transformers') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 TEXTS = ["unbelievable stories told slowly and wisely by forgotten travellers on endless winter evenings"] * 3
@@ -177,28 +167,6 @@ def test_any_batch_keeps_the_rules(
         assert alone["input_ids"][0].tolist() == ids[:length]
 
 
-def test_masks_do_not_depend_on_the_order_or_company_of_a_batch(tokenizer: Any):
-    examples = random_examples(tokenizer, 64, 32)
-    collate = MaskedLM(whole_word=True).collate(tokenizer, seed=9)
-    whole = collate(examples)
-    order = np.random.default_rng(1).permutation(64)
-    for part in np.array_split(order, [10, 11, 40]):
-        batch = collate([examples[position] for position in part])
-        for key in batch:
-            assert torch.equal(batch[key], whole[key][torch.from_numpy(part)])
-
-
-def test_masks_do_not_depend_on_the_state_of_any_generator(tokenizer: Any):
-    examples = random_examples(tokenizer, 16, 32)
-    torch.manual_seed(0)
-    np.random.seed(0)
-    first = MaskedLM().collate(tokenizer, seed=9)(examples)
-    state = torch.get_rng_state()
-    again = MaskedLM().collate(tokenizer, seed=9)(examples)
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(first[key], again[key]) for key in first)
-
-
 def test_another_draw_or_seed_gives_other_masks(tokenizer: Any):
     examples = random_examples(tokenizer, 200, 66)
     asked = MaskedLM().collate(tokenizer, seed=9)(examples)["labels"] != IGNORED
@@ -255,12 +223,3 @@ def test_a_tokenizer_that_cannot_mask_is_refused_before_any_batch(missing: str):
     setattr(tokenizer, {"mask": "mask_token", "padding": "pad_token"}[missing], None)
     with pytest.raises(ModelError, match=f"the tokenizer has no {missing} token, which"):
         MaskedLM().collate(tokenizer, seed=0)
-
-
-def test_the_collator_travels_to_worker_processes(tokenizer: Any):
-    import pickle
-
-    collate = MaskedLM().collate(tokenizer, seed=1)
-    examples = random_examples(tokenizer, 4, 16)
-    again = pickle.loads(pickle.dumps(collate))(examples)
-    assert all(torch.equal(value, again[key]) for key, value in collate(examples).items())

@@ -205,7 +205,7 @@ def test_two_models_learn_together(tokenizer: Any, batch: dict[str, torch.Tensor
     optimizer = torch.optim.Adam(joint.parameters(), lr=5e-3)
     items = torch.stack([(batch[name] != -100).sum() for name in objective.label_names])
     values = []
-    for _ in range(60):
+    for _ in range(40):
         sums, _ = objective.loss(joint, dict(batch))
         parts = sums / items
         optimizer.zero_grad()
@@ -217,8 +217,7 @@ def test_two_models_learn_together(tokenizer: Any, batch: dict[str, torch.Tensor
     assert last[1] < first[1] / 2
 
 
-@pytest.mark.parametrize("model_type", ["bert", "finery"])
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type: str, tokenizer: Any, tmp_path: Path):
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(tokenizer: Any, tmp_path: Path):
     from pipelines.core.errors import Stopped
     from pipelines.core.events import EventLog
     from pipelines.core.interfaces import Context, World
@@ -230,7 +229,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type
     texts = ["the cat sat on the mat", "a dog", "the dog looked at the cat for a while and the cat looked at it"] * 8
     examples = [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
     arguments = {
-        "max_steps": 6,
+        "max_steps": 4,
         "per_device_train_batch_size": 4,
         "learning_rate": 1e-2,
         "save_steps": 100,
@@ -264,7 +263,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type
         )
         model, _ = fit(
             context,
-            made(model_type, tokenizer),
+            made("finery", tokenizer),
             tokenizer,
             examples,
             collate=counted,
@@ -277,7 +276,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(model_type
 
     whole = trained("whole")
     with pytest.raises(Stopped):
-        trained("halves", stop_at=3)
+        trained("halves", stop_at=2)
     again = trained("halves")
     for (name, weight), (_, expected) in zip(again.named_parameters(), whole.named_parameters(), strict=True):
         assert torch.equal(weight, expected), name

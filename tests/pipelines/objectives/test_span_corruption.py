@@ -178,16 +178,6 @@ def test_every_way_to_cut_is_equally_likely():
     assert all(abs(number - 1000) < 150 for number in ways.values())  # five standard deviations
 
 
-def test_seed_and_draw_decide_alone():
-    alone = collator()(examples(50, 50, 50)[2:])
-    together = collator()(examples(50, 50, 50))
-    for name, value in alone.items():
-        assert torch.equal(value[0], together[name][2])
-    assert not torch.equal(collator(seed=1)(examples(50))["input_ids"], collator()(examples(50))["input_ids"])
-    later = [example | {"draw": 77} for example in examples(50)]
-    assert not torch.equal(collator()(later)["input_ids"], collator()(examples(50))["input_ids"])
-
-
 def test_a_tokenizer_without_enough_sentinels_is_refused():
     config = SimpleNamespace(decoder_start_token_id=START)
     with pytest.raises(ModelError, match="no sentinel tokens <extra_id_0>"):

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from tests.contracts import tuner_cases as cases
-from tests.contracts.tuner_cases import INNER, D, L, P, V
+from tests.contracts.tuner_cases import INNER, D, L, P, V, bases
+from tests.covering import covering
+
+__all__ = ["bases"]
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,7 @@ def bottleneck(tuner: Any) -> int:
     return D * size + size + size * D + D
 
 
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> cases.Bases:
-    return cases.Bases(tmp_path_factory.mktemp("bases"))
-
-
-@pytest.mark.parametrize(("tuner", "family", "head"), CASES, ids=["-".join(case) for case in CASES])
+@pytest.mark.parametrize(("tuner", "family", "head"), covering(CASES, strength=2))
 def test_what_learns_is_what_the_formula_counts(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     block, model = bases.tuned(tuner, family, head)
     expected = FORMULAS[tuner](block, shape_of(family, head), new_weights(family, head), language_head(family, head))
