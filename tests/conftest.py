@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from itertools import count
 from pathlib import Path
 
 import hypothesis
@@ -46,9 +47,13 @@ def mirror() -> Path:
     return found
 
 
+HOMES = count()
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A FINERY_HOME of the test's own."""
-    folder = tmp_path_factory.mktemp("home")
+    """A FINERY_HOME of the test's own. Numbered here: `mktemp` lists all folders of the session to find a number."""
+    folder = tmp_path_factory.getbasetemp() / "homes" / str(next(HOMES))
+    folder.mkdir(parents=True)
     monkeypatch.setenv("FINERY_HOME", str(folder))
     return folder

@@ -407,6 +407,8 @@ def test_commands_in_sentences_can_be_given():
 
 
 FINERY = """#!/bin/sh
+test {short} && grep -qxF "$*" {given} && exit 0
+echo "$*" >> {given}
 case "$1" in
   init) exec {call} "$@" --force ;;
   run) test {short} && test -d runs && shift && exec {call} plan "$@" {small}
@@ -415,7 +417,8 @@ case "$1" in
 esac
 exec {call} "$@"
 """
-"""This repository's command on a tiny model. In short, only the first `run` is done, a later one is planned."""
+"""This repository's command on a tiny model. In short, only the first `run` is done, a later one is
+planned, and the same words are not given twice."""
 
 
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)], ids=["short", "long"])
@@ -430,8 +433,14 @@ def test_the_commands_that_pages_show_run_in_their_order(short, tmp_path):
     (folder / "train.csv").write_text("\n".join(lines) + "\n")
     program = tmp_path / "bin" / "finery"
     program.parent.mkdir()
-    call, small = f'"{sys.executable}" -m service.cli', shlex.join(SMALL)
-    program.write_text(FINERY.format(call=call, small=small, short="yes" if short else "''"))
+    given = tmp_path / "given"
+    given.touch()
+    blanks = {
+        "call": f'"{sys.executable}" -m service.cli',
+        "small": shlex.join(SMALL),
+        "given": shlex.quote(str(given)),
+    }
+    program.write_text(FINERY.format(**blanks, short="yes" if short else "''"))
     program.chmod(0o755)
     environment = os.environ | {
         "PATH": f"{program.parent}:{os.environ['PATH']}",

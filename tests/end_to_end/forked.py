@@ -19,6 +19,8 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
+from itertools import count
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,28 @@ def server() -> Any:
     return context
 
 
+def fork(function: Callable[..., None], *arguments: Any, seconds: float = 240) -> int:
+    """The exit code of a forked child that calls `function`."""
+    child = server().Process(target=function, args=arguments)
+    child.start()
+    child.join(seconds)
+    if child.exitcode is None:
+        child.kill()
+        raise AssertionError("the child hangs")
+    return int(child.exitcode)
+
+
+def fresh(*words: str, home: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """`python -m pipelines WORDS` in a fresh interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines", *words],
+        cwd=folder,
+        env=os.environ | {"FINERY_HOME": str(home), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
 def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int] | None = None) -> None:
     """Run a recipe into `folder`; `death` is (place, count): SIGKILL at the count-th passing of the place."""
     os.environ["FINERY_HOME"] = home
@@ -72,7 +96,6 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
 def _arrange_death(place: str, count: int) -> None:
     """Kill this process, without any clean-up, when it passes `place` for the `count`-th time."""
     from pipelines.trainers import checkpoints
-    from pipelines.trainers import checkpoints as saving
     from pipelines.trainers.ppo_trainer import PPOTrainer
     from pipelines.trainers.trainer import FineryTrainer
 
@@ -81,7 +104,7 @@ def _arrange_death(place: str, count: int) -> None:
         "iteration of ppo": (PPOTrainer, "training_step"),
         "optimizer state being saved": (FineryTrainer, "_save_optimizer_and_scheduler"),
         "checkpoint about to be marked": (checkpoints, "mark_complete"),
-        "result about to be saved": (saving, "save_stage"),
+        "result about to be saved": (checkpoints, "save_stage"),
     }[place]
     original = getattr(holder, name)
     passed = [0]
@@ -259,22 +282,24 @@ def _agent(words: list[str], environment: dict[str, str]) -> int:
 def command_signalled(
     words: list[str], folder: str, said: str, home: str, place: str, delay: float, number: int
 ) -> None:
-    """`command`, which gets a signal `delay` seconds after it first passed `place`."""
+    """`command`, which gets a signal `delay` seconds after it first passed `place`, or the ninth step of training."""
     from pipelines.data.tokenizers.wordpiece import WordPiece
     from pipelines.models import predict
     from pipelines.publishing import verify
     from pipelines.runs import workspace
+    from pipelines.trainers.trainer import FineryTrainer
 
     holder, name = {
         "tokenizer": (WordPiece, "train"),
         "prediction": (predict, "answers"),
         "proof of the publication": (verify, "clean_answers"),
         "stage being finished": (workspace.StageStore, "finish"),
+        "training step": (FineryTrainer, "training_step"),
     }[place]
-    original, passed = getattr(holder, name), [False]
+    original, passes = getattr(holder, name), count(1)
 
     def signalling(*arguments: Any, **keywords: Any) -> Any:
-        first, passed[0] = not passed[0], True
+        first = next(passes) == (9 if place == "training step" else 1)
         if first and delay:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
         result = original(*arguments, **keywords)

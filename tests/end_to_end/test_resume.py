@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
-from tests.end_to_end.forked import run_recipe, server
+from tests.covering import covering
+from tests.end_to_end.forked import command_signalled, fork, fresh, run_recipe
 
 RECIPE = """\
 name: killed
@@ -29,7 +29,7 @@ stages:
     datasets: [{path: builtin/python-docs}]
     block_size: 32
     max_train_samples: 40
-    arguments: {num_train_epochs: 2, global_batch_size: 16, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+    arguments: {max_steps: 4, global_batch_size: 16, learning_rate: 1e-3, logging_steps: 3, save_steps: 2}
   - stage: supervised
     task: builtin/python-docs
     max_length: 32
@@ -79,11 +79,8 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 def forked(*arguments: Any) -> int:
-    child = server().Process(target=run_recipe, args=arguments)
-    child.start()
-    child.join(300)
-    assert child.exitcode is not None, "the run hangs"
-    return int(child.exitcode)
+    """The exit code of a forked child that runs a recipe."""
+    return fork(run_recipe, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +120,14 @@ def counts(place: str, stage: str, generator: random.Random) -> int:
     )
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
-@pytest.mark.parametrize(("place", "stage"), MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "tuner"),
+    covering(product(MOMENTS, TUNERS), drop=True, name=lambda moment, tuner: "-".join([*moment, tuner])),
+)
 def test_a_killed_run_ends_as_if_it_had_not_been(
-    place: str, stage: str, tuner: str, recipe: Path, whole: Callable[[str], dict[str, Any]], tmp_path: Path
+    moment: tuple[str, str], tuner: str, recipe: Path, whole: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
+    place, stage = moment
     generator = random.Random(f"{place} {stage} {tuner}")
     arguments = (str(recipe), [TUNERS[tuner]], str(tmp_path / "run"), str(tmp_path / "home"))
     for _ in range(2):  # killed twice, so that a resumed run is killed too
@@ -190,17 +190,6 @@ def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(
     assert outcome(tmp_path / "run") == expected
 
 
-def command(*words: str, home: Path, folder: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"FINERY_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
 def wait_for(run: Path, sign: Callable[[dict[str, Any]], bool], child: subprocess.Popen[bytes]) -> None:
     """Wait until an event shows the `sign`."""
     deadline = time.monotonic() + 120
@@ -212,22 +201,20 @@ def wait_for(run: Path, sign: Callable[[dict[str, Any]], bool], child: subproces
     raise AssertionError("the sign never came")
 
 
-def test_a_signal_saves_a_checkpoint_and_leaves_75(recipe: Path, tmp_path: Path) -> None:
-    run, home = tmp_path / "runs" / "killed", tmp_path / "home"
-    longer = [TUNERS["full"], "stages.supervised.arguments.num_train_epochs=60"]
-    child = command("run", str(recipe), *longer, home=home, folder=tmp_path)
-    wait_for(run, lambda event: event["event"] == "metric" and event.get("stage") == "supervised", child)
-    child.send_signal(signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 75, said
-    stopped = list(read_events(run / "events.jsonl"))[-1]
-    assert stopped["event"] == "stopped"
-    checkpoints = [event for event in read_events(run / "events.jsonl") if event["event"] == "checkpoint"]
-    assert f"at step {checkpoints[-1]['step']} of" in stopped["message"]
-    assert forked(str(recipe), longer, str(run), str(home)) == 0
-    assert forked(str(recipe), longer, str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
-    # The stop added a checkpoint, not a log line: everything else is equal.
-    assert outcome(run) == outcome(tmp_path / "whole")
+def test_a_signal_saves_a_checkpoint_and_leaves_75(
+    recipe: Path, whole: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    run, home, said = tmp_path / "runs" / "killed", tmp_path / "home", tmp_path / "said"
+    words = ["run", str(recipe), TUNERS["full"]]
+    signalled = (words, str(tmp_path), str(said), str(home), "training step", 0.0, int(signal.SIGTERM))
+    assert fork(command_signalled, *signalled) == 75, said.read_text()
+    events = list(read_events(run / "events.jsonl"))
+    assert (events[-1]["event"], events[-1]["stage"]) == ("stopped", "supervised")
+    saved = [event["step"] for event in events if event["event"] == "checkpoint"][-1]
+    assert saved % 4, "no checkpoint was due"
+    assert f"at step {saved} of {STEPS}" in events[-1]["message"]
+    assert forked(str(recipe), [TUNERS["full"]], str(run), str(home)) == 0
+    assert outcome(run) == whole("full")  # the stop added a checkpoint, not a log line
 
 
 @pytest.mark.long
@@ -238,12 +225,12 @@ def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
     words = (TUNERS[tuner], "launch.num_processes=2", "launch.mixed_precision=no")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    child = command("run", str(recipe), *words, home=tmp_path / "home-a", folder=tmp_path / "a")
+    child = fresh("run", str(recipe), *words, home=tmp_path / "home-a", folder=tmp_path / "a")
     assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
     generator = random.Random(tuner)
     run, home = tmp_path / "b" / "runs" / "killed", tmp_path / "home-b"
     for checkpoint in (generator.choice([4, 8]), generator.choice([12, 16])):
-        child = command("run", str(recipe), *words, home=home, folder=tmp_path / "b")
+        child = fresh("run", str(recipe), *words, home=home, folder=tmp_path / "b")
         wait_for(
             run,
             lambda event, step=checkpoint: (
@@ -258,7 +245,7 @@ def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
         while time.monotonic() < deadline and any_rank_of(run):
             time.sleep(0.1)
         assert not any_rank_of(run), "a rank outlived the driver"
-    child = command("resume", str(run), home=home, folder=tmp_path / "b")
+    child = fresh("resume", str(run), home=home, folder=tmp_path / "b")
     assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
     assert outcome(run) == outcome(tmp_path / "a" / "runs" / "killed")
 

