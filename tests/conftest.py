@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from itertools import count
 from pathlib import Path
 
@@ -15,6 +18,9 @@ hypothesis.settings.load_profile("any-machine")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "HF_MODULES_CACHE" not in os.environ:  # code of checkpoints: each worker's own, or one reads what another half wrote
+    os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="finery-modules-")
+    atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers on two cores: one thread each is the fastest
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -71,6 +71,7 @@ class NormTuning(TunerBlock):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from pipelines.objectives.causal_lm import CausalLM
@@ -82,15 +83,14 @@ class SecondHalf(CausalLM):
     name: Literal["second_half"] = "second_half"  # type: ignore[assignment]
 
     def collate(self, tokenizer: Any, seed: int, config: Any) -> Any:
-        whole = super().collate(tokenizer, seed, config)
+        return partial(_where_there_is_context, super().collate(tokenizer, seed, config))
 
-        def collate(examples: Any) -> Any:
-            batch = whole(examples)
-            for labels, mask in zip(batch["labels"], batch["attention_mask"], strict=True):
-                labels[: int(mask.sum()) // 2] = -100
-            return batch
 
-        return collate
+def _where_there_is_context(collate: Any, examples: Any) -> Any:
+    batch = collate(examples)
+    for labels, mask in zip(batch["labels"], batch["attention_mask"], strict=True):
+        labels[: int(mask.sum()) // 2] = -100
+    return batch
 '''
         },
         "OBJECTIVES = Registry(",
