@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import python_docs
-from pipelines.data import python_docs as python_docs_tasks
 from pipelines.data.sources import check_split
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 PREFIX = "builtin/"
 NAMES = ("builtin/python-docs",)
-CONFIGURATIONS = ("text", "labelled", *python_docs_tasks.ROWS)
+CONFIGURATIONS = ("text", "labelled", *python_docs.ROWS)
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,13 @@ class PythonDocs:
 
     def load(self, split: str) -> Dataset:
         """The rows of a split; the labelled ones name their classes. Raises DataError."""
-        from datasets import ClassLabel, Dataset, Features, Value
+        from datasets import Dataset
 
-        rows = self._rows(split)
-        if rows and self.name in python_docs_tasks.ROWS:
-            return Dataset.from_list(rows)
-        features = {"text": Value("string"), "source": Value("string")}
-        if self.name == "labelled":
-            features["label"] = ClassLabel(names=list(python_docs.LABELS))
-        if not rows:
+        check_split(split, self.splits(), self.describe())
+        if not self._rows(split):
             raise DataError(f"{self.describe()} is empty: this Python comes without its documentation")
-        return Dataset.from_list(rows, features=Features(features))
+        table, features = _table(self.name, split)
+        return Dataset(table, info=features)
 
     def content_hash(self, split: str) -> str:
         """SHA-256 of the rows: they differ between versions of Python. Raises DataError."""
@@ -64,9 +59,25 @@ class PythonDocs:
     def _rows(self, split: str) -> list[Any]:
         check_split(split, self.splits(), self.describe())
         stored = cast(Literal["train", "validation"], split)
-        if self.name in python_docs_tasks.ROWS:
-            return list(python_docs_tasks.ROWS[self.name](stored))
+        if self.name in python_docs.ROWS:
+            return list(python_docs.ROWS[self.name](stored))
         return list(python_docs.labelled_rows(stored) if self.name == "labelled" else python_docs.text_rows(stored))
+
+
+@cache
+def _table(name: str, split: str) -> tuple[Any, Any]:
+    """The rows as an Arrow table, made once in a process, and what is known of their columns."""
+    import pyarrow as pa
+    from datasets import ClassLabel, DatasetInfo, Features, Value
+
+    rows = PythonDocs(name)._rows(split)
+    if name in python_docs.ROWS:
+        return pa.Table.from_pylist(rows), None
+    features = Features({"text": Value("string"), "source": Value("string")})
+    if name == "labelled":
+        features["label"] = ClassLabel(names=list(python_docs.LABELS))
+        rows = [{**row, "label": features["label"].encode_example(row["label"])} for row in rows]
+    return pa.Table.from_pylist(rows, schema=features.arrow_schema), DatasetInfo(features=features)
 
 
 @cache

@@ -115,6 +115,11 @@ stages:
             "1024",
         ),
         (
+            ("name: mini", "name: mini\nlaunch: {profile: ddp, num_processes: 1}"),
+            "launch.num_processes: is 1",
+            "needs at least 2",
+        ),
+        (
             ("name: mini", "name: mini\nlaunch: {mixed_precision: bf17}"),
             "launch.mixed_precision",
             "Did you mean 'bf16'?",

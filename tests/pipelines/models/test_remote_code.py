@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def odd(tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def odd(tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
     """Writes a checkpoint of a kind that only its own code knows."""
     import transformers.dynamic_module_utils as dynamic
 
@@ -80,7 +80,9 @@ def odd(tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
         (folder / "modeling_odd.py").write_text(MODELING.format(trace=str(trace), shift=shift))
         return folder
 
-    return write
+    yield write
+    for name in [each for each in sys.modules if each.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]  # or the code of other tests' checkpoints would be looked for in this folder
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What `finery serve` finds when it starts, and what it is asked while the disk is full: one sentence, never a trace, and nothing lost."""
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -19,6 +20,16 @@ from service.cli.serve import _make_home, _opened, serve
 from service.settings import read_settings
 from service.store.database import _full
 from service.store.errors import NoSpace
+
+
+@pytest.fixture(autouse=True)
+def _log():
+    """What `serve` tells logging in this process is taken back: its stream is closed when the test ends."""
+    loggers = [logging.getLogger(name) for name in (None, "service", "finery", "uvicorn.error")]
+    before = [(each, each.level, list(each.handlers), list(each.filters)) for each in loggers]
+    yield
+    for each, level, handlers, filters in before:
+        each.level, each.handlers, each.filters = level, handlers, filters
 
 
 @pytest.mark.parametrize(
