@@ -15,6 +15,7 @@ import torch
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import heads, opening
+from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -361,6 +362,20 @@ def test_an_adapter_for_three_classes_serves_a_stage_with_two(folder: Callable[.
     model = opening.open_folder(tmp_path / "adapter", tiny.TWO, seed=0)
     assert model.config.id2label == {0: "no", 1: "yes"}
     assert model.finery_new_modules == ["classifier"]
+
+
+def test_an_adapter_that_cannot_be_merged_serves_the_head_that_it_was_trained_with_alone(
+    folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    place, tuner = folder("bert", tiny.MASKED), Adapter(bottleneck_size=4)
+    tuner.save(tuner.apply(opening.open_folder(place, tiny.THREE, seed=0)), tmp_path / "adapter")
+    (tmp_path / "adapter" / "head.json").write_text(
+        json.dumps({"kind": tiny.THREE.kind, "labels": list(tiny.THREE.labels)})
+    )
+    assert opening.open_folder(tmp_path / "adapter", tiny.THREE, seed=0).finery_new_modules == []
+    for head in (tiny.TWO, tiny.MASKED):
+        with pytest.raises(ModelError, match="cannot be merged into its base, so it serves only"):
+            opening.open_folder(tmp_path / "adapter", head, seed=0)
 
 
 @pytest.mark.parametrize("family", ["finery", "electra", "albert", "deberta-v2"])
