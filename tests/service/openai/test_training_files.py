@@ -44,7 +44,8 @@ def test_everything_that_openai_allows_in_a_chat_is_allowed():
             {"role": "assistant", "content": "z", "weight": 1},
         ]
     }
-    assert told(weighted, {**CHAT, "tools": [], "parallel_tool_calls": False}) == []
+    unasked = {"messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "x"}]}
+    assert told(weighted, {**CHAT, "tools": [], "parallel_tool_calls": False}, unasked) == []
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ def test_everything_that_openai_allows_in_a_chat_is_allowed():
             "has weight 0 on every message",
         ),
         ({"messages": [CHAT["messages"][1], CHAT["messages"][0]]}, "ends with a message of the user"),
+        ({"messages": [CHAT["messages"][0], {"role": "system", "content": "x"}]}, "has no message of the assistant"),
         ({**PREFERENCE, "input": "x"}, "has a text as 'input'"),
         ({**PREFERENCE, "preferred_output": []}, "has an empty list as 'preferred_output'"),
         ({**PREFERENCE, "non_preferred_output": CHAT["messages"]}, "must have exactly one"),
