@@ -6,8 +6,9 @@ Regularization", algorithm 2, arxiv.org/abs/1711.05101) moves it by its weight d
 multiplied once, at the end, by the product of these factors. What is learnt is the same; with the vocabulary of a Hub
 model and a small task most of the embedding's gradient, its zeroing, its norm and its moments are gone.
 
-This holds where nothing else reads the matrix: not where it is tied to the output (a softmax gives every row a
-gradient), and not for optimizers that move a row without a gradient by more than its decay.
+This holds for heads that decide (classes, numbers, tags, spans, choices), whose models read what the examples name and
+nothing else: not where the matrix is tied to the output (a softmax gives every row a gradient) or the model reads words
+that it is to write, and not for optimizers that move a row without a gradient by more than its decay.
 """
 
 from __future__ import annotations
@@ -104,11 +105,13 @@ def cut(
 ) -> RowsInUse | None:
     """Cut the model's word embedding to the rows that the examples and the special tokens name.
 
-    None, with the model untouched, where that would not be exact or not worth it: the matrix does not learn, is tied
-    to the output or held by something that is no embedding, the optimizer is another, or most rows are named.
+    None, with the model untouched, where that would not be exact or not worth it: the matrix does not learn, the model
+    writes words, something that is no embedding holds the matrix, the optimizer is another, or most rows are named.
     """
     embedding = model.get_input_embeddings()
     if optimizer not in OPTIMIZERS or type(embedding) is not nn.Embedding or not embedding.weight.requires_grad:
+        return None
+    if model.get_output_embeddings() is not None:  # what is written is read again, and examples do not name it all
         return None
     if embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse:
         return None

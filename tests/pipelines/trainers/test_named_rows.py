@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipelines.core.errors import Stopped
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import named_rows, trainer
@@ -118,8 +118,9 @@ def test_the_best_checkpoint_has_the_decay_of_its_step(context: Callable[..., Co
 
 
 def test_a_matrix_that_something_else_reads_is_left_whole() -> None:
-    tied = tiny.build("bert", tiny.MASKED)
-    assert named_rows.cut(tied, tiny.tokenizer(), "adamw_torch", ROWS) is None
+    writers = (("bert", tiny.MASKED, {}), ("t5", Head("seq2seq_lm"), {"tie_word_embeddings": False}))
+    for family, head, words in writers:
+        assert named_rows.cut(tiny.build(family, head, **words), tiny.tokenizer(), "adamw_torch", ROWS) is None
     other = tiny.build("bert", tiny.THREE)
     assert named_rows.cut(other, tiny.tokenizer(), "adafactor", ROWS) is None
     other.get_input_embeddings().weight.requires_grad_(False)
