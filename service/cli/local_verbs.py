@@ -5,7 +5,6 @@ A module is imported when its verb is called, because `finery --help` and `finer
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -181,9 +180,9 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a recipe, for editors and forms."""
-    from pipelines.core.recipe import schema as described
+    from service.cli.schema import schema as described
 
-    print(json.dumps(described(), indent=2, ensure_ascii=False))
+    print(described())
 
 
 @app.command()
