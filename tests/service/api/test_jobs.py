@@ -186,6 +186,13 @@ def test_validate_checks_and_submits_nothing(served):
     assert served.store.jobs() == []
 
 
+@pytest.mark.parametrize(("resources", "most"), [({"gpus": 2, "hosts": 2}, 4), ({"cpus": 3}, 3)])
+def test_a_job_has_a_process_for_each_gpu_or_core_of_all_its_hosts(served, resources, most):
+    for processes, status in ((most, 200), (most + 1, 422)):
+        asked = {"recipe": RECIPE + f"launch: {{num_processes: {processes}}}\n", "resources": resources}
+        assert served.viewer.post("/api/v1/validate", json=asked).status_code == status
+
+
 def test_the_schema_is_that_of_a_recipe(served):
     assert "stages" in served.viewer.get("/api/v1/schema").json()["properties"]
 
