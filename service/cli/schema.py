@@ -15,6 +15,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipelines.core import files
 from pipelines.core.files import home, whole_file
 
 
@@ -38,14 +39,12 @@ def schema() -> str:
 
 def code() -> str:
     """A name for the code that a schema describes."""
-    import pipelines
-
     digest = hashlib.sha256(sys.version.encode())
     pydantic = find_spec("pydantic")
-    for root in (Path(str(pipelines.__file__)).parent, Path(str(pydantic and pydantic.origin)).parent):
-        for folder, folders, files in os.walk(root):
+    for root in (Path(files.__file__).parents[1], Path(str(pydantic and pydantic.origin)).parent):
+        for folder, folders, names in os.walk(root):
             folders[:] = sorted(each for each in folders if each != "__pycache__")
-            for file in sorted(files):
+            for file in sorted(names):
                 path = os.path.join(folder, file)
                 status = os.stat(path)
                 digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())

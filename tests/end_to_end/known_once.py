@@ -5,6 +5,7 @@ The embedded documentation takes seconds to parse, and the hashes of this projec
 
 from __future__ import annotations
 
+import gc
 from pkgutil import walk_packages
 
 import pipelines
@@ -14,4 +15,7 @@ from pipelines.runs.fingerprints import code_of
 for name in builtin.CONFIGURATIONS:
     for split in ("train", "validation"):
         builtin.PythonDocs(name).content_hash(split)
+        builtin.PythonDocs(name).load(split)
 code_of(each.name for each in walk_packages(pipelines.__path__, "pipelines.") if not each.name.endswith("__main__"))
+gc.collect()
+gc.freeze()  # each training run collects three times, and would walk over all of torch and transformers
