@@ -7,7 +7,7 @@ WORKERS ?= 2
 # The tests start hundreds of processes: each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long check docs clean
+.PHONY: demo test test-long test-gpu check docs benchmark clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Finery needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -29,8 +29,14 @@ test: check
 test-long: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+test-gpu: .venv/ready
+	$(BIN)/python -m tests.gpu
+
 docs: .venv/ready
 	$(BIN)/python docs/build_reference.py
+
+benchmark: .venv/ready
+	$(BIN)/python benchmarks/performance.py
 
 clean:
 	rm -rf .venv build dist docs/reference

@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rows import Row, report
+
 SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8192}
 BATCH, LENGTH, PAIRS = 8, 256, 400
 RATE, BETA = 1e-5, 0.1
@@ -187,6 +189,17 @@ def main() -> None:
             f"{name} against {theirs}: {statistics.median(wall[theirs]) / statistics.median(wall[name]):.2f}x by the clock, "
             f"{statistics.median(cpu[theirs]) / statistics.median(cpu[name]):.2f}x by CPU time, {peak[theirs] / peak[name]:.2f}x in memory"
         )
+    report(
+        Row(
+            "a DPO step",
+            "trl dpo",
+            statistics.median(wall[theirs]) * 1000,
+            statistics.median(wall["finery"]) * 1000,
+            "ms a step",
+            "weights, pairs, batch, lengths, learning rate, fp32",
+            1.7,
+        )
+    )
     import torch
     import transformers
     import trl as library

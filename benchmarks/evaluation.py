@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rows import Row, report
 
 from pipelines.architectures.registration import register
 from pipelines.core.architecture_fields import resolve
@@ -135,9 +136,17 @@ def beside_trainer(rounds: int, rows: int) -> None:
             difference = float(np.abs(found - expected).max())
             if not mixed:
                 assert difference < 1e-4, f"the logits differ by {difference}"
-            print(
-                f"{name:<10} {'bf16' if mixed else 'fp32'}  {len(examples)} rows   Trainer.predict {theirs:6.2f} s   Finery {ours:6.2f} s   "
-                f"ratio {theirs / ours:4.2f}   largest difference of a logit {difference:.1e}"
+            same = float(np.mean(found.argmax(-1) == expected.argmax(-1)))
+            report(
+                Row(
+                    f"score {len(examples)} rows of {name}, {'bf16' if mixed else 'fp32'}",
+                    "Trainer.predict",
+                    theirs,
+                    ours,
+                    "s",
+                    f"{same:.1%} same answers, largest difference of a logit {difference:.1e}",
+                    2.0,
+                )
             )
 
 
@@ -165,9 +174,15 @@ def articles_once(rounds: int, rows: int) -> None:
     assert shared, "the logits of an article read once were not those of the plain way"
     assert difference < 1e-4, f"the logits differ by {difference}"
     tokens = sum(len(sequence) for question in examples.input_ids for sequence in question)
-    print(
-        f"race/middle fp32  {len(given)} questions on {len(articles)} articles   each sequence {whole:6.2f} s   articles once {once:6.2f} s   "
-        f"ratio {whole / once:4.2f}   tokens {tokens} -> {sum(each.tokens for each in articles)}   largest difference {difference:.1e}"
+    report(
+        Row(
+            f"score {len(given)} questions of race/middle with articles read once",
+            f"each of {tokens} tokens read, not {sum(each.tokens for each in articles)}",
+            whole,
+            once,
+            "s",
+            f"largest difference of a logit {difference:.1e}",
+        )
     )
 
 
@@ -207,9 +222,16 @@ def beside_lm_eval(rounds: int, rows: int) -> None:
     mine, found = seconds(lambda: ours.loglikelihood(requests), rounds)
     difference = max(abs(one[0] - two[0]) for one, two in zip(found, expected, strict=True))
     assert difference < 1e-2, f"the log-likelihoods differ by {difference}"
-    print(
-        f"race/middle fp32  {len(pairs)} options   lm_eval hf {other:6.2f} s   Finery {mine:6.2f} s   ratio {other / mine:4.2f}   "
-        f"largest difference of a log-likelihood {difference:.1e}"
+    report(
+        Row(
+            f"likelihoods of {len(pairs)} options of race/middle",
+            "lm_eval hf",
+            other,
+            mine,
+            "s",
+            f"largest difference of a log-likelihood {difference:.1e}",
+            4.0,
+        )
     )
 
 

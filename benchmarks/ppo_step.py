@@ -25,6 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rows import Row, report
+
 SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128}
 VOCABULARY = 4096
 PROMPT, RESPONSE, BATCH, EPOCHS, RATE = 16, 32, 32, 4, 1e-5
@@ -186,6 +188,18 @@ def main() -> None:
         print(
             f"{name} against {theirs}: {statistics.median(wall[theirs]) / statistics.median(wall[name]):.2f}x by the clock, "
             f"{statistics.median(cpu[theirs]) / statistics.median(cpu[name]):.2f}x by CPU time, {peak[theirs] / peak[name]:.2f}x in memory"
+        )
+    for name in ("finery", "finery, shared body"):
+        report(
+            Row(
+                f"PPO, value {WAYS[name]['value']}",
+                "TRL 1.12.0",
+                BATCH / statistics.median(wall[theirs]),
+                BATCH / statistics.median(wall[name]),
+                "samples a second",
+                "weights, reward model, prompts, lengths, epochs, learning rate, fp32",
+                2.0,
+            )
         )
     import torch
     import transformers

@@ -28,7 +28,7 @@ from pipelines.architectures.arithmetic import forward_flops, parameter_count
 from pipelines.core.architecture_fields import DEFAULTS, resolve
 from pipelines.core.interfaces import Head
 from pipelines.models.opening import auto_class, head_settings
-from pipelines.objectives.losses import classification_loss, masked_token_loss
+from pipelines.objectives.losses import classification_loss, token_loss
 from pipelines.runs import hardware
 from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape, outputs
@@ -135,7 +135,7 @@ def step_of(
     case: Case, model: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> Callable[[], None]:
     """One step as the trainer does it."""
-    loss = masked_token_loss if case.predicted else classification_loss
+    loss = token_loss if case.predicted else classification_loss
     learnt = [weight for weight in model.parameters() if weight.requires_grad]
     device = batch["input_ids"].device.type
 

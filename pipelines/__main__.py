@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -30,12 +30,15 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.files import home
-from pipelines.core.load import load, load_study, refuse_study
+from pipelines.core.interfaces import PROFILE
+from pipelines.core.load import load, load_either, load_study, refuse_study
+from pipelines.core.recipe import Recipe
 from pipelines.core.registry import COMMANDS
 from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
 if TYPE_CHECKING:
     from pipelines.runs.planning.plan import Plan
+    from pipelines.runs.planning.scaling import ClusterPlan
     from pipelines.studies.plan import StudyPlan
 
 
@@ -68,11 +71,14 @@ class _Arguments(argparse.ArgumentParser):
 def _run(words: Sequence[str]) -> int:
     arguments = _Arguments("run", "run needs a recipe: run RECIPE [key=value …]")
     arguments.add_argument("recipe")
+    arguments.add_argument("--profile", action="store_true")
     arguments.overrides()
     given = arguments.parse_intermixed_args(words)
     recipe = load(given.recipe, given.overrides)
     refuse_study(recipe, given.recipe)
     _quiet()
+    if given.profile:
+        os.environ[PROFILE] = "1"  # for the ranks of a stage too
     from pipelines.runs.run import run
 
     run(recipe, Path("runs") / recipe.name)
@@ -113,11 +119,13 @@ def _study(words: Sequence[str]) -> int:
     _quiet()
     from pipelines.runs.run import working_folder
     from pipelines.studies.study import run_study
+    from pipelines.studies.workers import fork_server
 
     if again:
         os.chdir(working_folder(folder))
     source = {"recipe": str(file), "overrides": given.overrides}
-    return run_study(plan, folder, None if parallel is None else int(parallel), source)
+    with fork_server(plan, main) or nullcontext() as server:
+        return run_study(plan, folder, None if parallel is None else int(parallel), source, server=server)
 
 
 def _compare(words: Sequence[str]) -> int:
@@ -142,13 +150,14 @@ def _stage(words: Sequence[str]) -> int:
     arguments.add_argument("run", type=Path)
     arguments.add_argument("stage")
     arguments.add_argument("folder", type=Path)
+    arguments.add_argument("profile")
     arguments.add_argument("processes", type=int)
     given = arguments.parse_args(words)
     die_with_parent(signal.SIGKILL)
     _quiet()
     from pipelines.runs.run import run_rank
 
-    return run_rank(given.run, given.stage, given.folder, given.processes)
+    return run_rank(given.run, given.stage, given.folder, given.profile, given.processes)
 
 
 def _join(words: Sequence[str]) -> int:
@@ -161,23 +170,52 @@ def _join(words: Sequence[str]) -> int:
     return join()
 
 
+def _warm(words: Sequence[str]) -> int:
+    """Import what runs need, for a process that goes on and forks them."""
+    if words:
+        raise CommandError("warm takes no arguments")
+    _quiet()
+    from pipelines.runs.warm import import_ahead, modules_of_any_recipe
+
+    import_ahead(modules_of_any_recipe())
+    return EXIT_DONE
+
+
+CLUSTER = ("hosts", "network_gbps", "price")
+"""Arguments of `plan --gpus`."""
+
+
 def _plan(words: Sequence[str]) -> int:
-    arguments = _Arguments("plan", "plan needs a recipe: plan RECIPE [--json] [key=value …]")
+    arguments = _Arguments("plan", "plan needs a recipe: plan RECIPE [--json] [--gpus 8xH100] [key=value …]")
     arguments.add_argument("recipe")
     arguments.add_argument("--json", action="store_true")
     arguments.number("--flops-per-second")
+    arguments.add_argument("--gpus")
+    for option in ("--hosts", "--network-gbps", "--price"):
+        arguments.number(option)
     arguments.overrides()
     given = arguments.parse_intermixed_args(words)
     from pipelines.runs.planning.plan import plan
 
-    recipe = load(given.recipe, given.overrides)
-    if recipe.matrix is None:
-        costs: Plan | StudyPlan = plan(recipe, flops_per_second=given.flops_per_second)
+    if given.gpus is None and (without := [each for each in CLUSTER if getattr(given, each) is not None]):
+        raise CommandError(f"--{without[0].replace('_', '-')} is of GPUs that --gpus names, such as --gpus 8xH100")
+    recipe = load_either(given.recipe, given.overrides)
+    if given.gpus is not None:
+        from pipelines.runs.planning.scaling import cluster, plan_on
+
+        if not isinstance(recipe, Recipe):
+            raise CommandError("plan --gpus reads the recipe of one run, and this one is a study; leave `matrix` out")
+        if given.hosts is not None and not (given.hosts.is_integer() and given.hosts >= 1):
+            raise CommandError(f"--hosts is {given.hosts:g}, must be a whole number from 1")
+        hosts = None if given.hosts is None else int(given.hosts)
+        target = cluster(given.gpus, hosts, given.network_gbps, given.price)
+        costs: Plan | StudyPlan | ClusterPlan = plan_on(recipe, target, given.flops_per_second)
+    elif isinstance(recipe, Recipe):
+        costs = plan(recipe, flops_per_second=given.flops_per_second)
     else:
         from pipelines.studies.plan import plan_study
 
-        study = load_study(given.recipe, given.overrides)
-        costs = plan_study(study, flops_per_second=given.flops_per_second)
+        costs = plan_study(recipe, flops_per_second=given.flops_per_second)
     print(json.dumps(costs.to_json(), indent=2) if given.json else "\n".join(costs.lines()))
     return EXIT_DONE
 
@@ -224,14 +262,15 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "compare": _compare,
     "stage": _stage,
     "join": _join,
+    "warm": _warm,
     "plan": _plan,
     "gc": _gc,
     **{verb: partial(_answer, verb) for verb in COMMANDS},
 }
 """`python -m pipelines run RECIPE [key=value …]`, `resume RUN_FOLDER`, `study RECIPE|FOLDER [--parallel N] [key=value
-…]`, `compare RUN … [--test T] [--correction C]`, `stage RUN_FOLDER STAGE_ID FOLDER PROCESSES`, `join`, `plan RECIPE
-[--json] [--flops-per-second N] [key=value …]`, `gc [--dry-run] [--older-than DAYS]`. The others take one JSON object,
-the fields of their module's request."""
+…]`, `compare RUN … [--test T] [--correction C]`, `stage RUN_FOLDER STAGE_ID FOLDER PROFILE PROCESSES`, `join`, `warm`,
+`plan RECIPE [--json] [--flops-per-second N] [--gpus NxGPU [--hosts N] [--network-gbps N] [--price N]] [key=value …]`,
+`gc [--dry-run] [--older-than DAYS]`. The others take one JSON object, the fields of their module's request."""
 
 
 def _quiet() -> None:

@@ -52,6 +52,12 @@ class Settings(BaseModel):
     """The image that the docker executor starts attempts from; the one that the service itself runs in."""
     ray_address: str = ""
     """`host:port` of a Ray cluster's head, for the ray executor; empty for the one on this machine."""
+    slurm_partition: str = ""
+    """The partition whose nodes the slurm executor uses; empty for Slurm's default one."""
+    slurm_account: str = ""
+    """The account that its jobs are charged to; empty for the user's default one."""
+    slurm_options: str = ""
+    """More options for sbatch, such as `qos=high constraint=a100`, from a list that the slurm executor allows."""
     cpus: int | None = Field(None, ge=1)
     """Processor cores that jobs may use at once; None for all. A job on a CPU takes one unless it asks for more."""
     gpus: str | None = None
@@ -92,6 +98,9 @@ class Settings(BaseModel):
     """Whether jobs may ask judges in networks that the server stands in, such as a model server on the same machine."""
     isolation: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
     """What keeps attempts apart from the server and from each other; `auto` takes the strongest that works here."""
+    warm: int = Field(1, ge=0, le=64)
+    """Processes that the local executor keeps with torch and transformers imported, each about 0.5 GB, so that the
+    jobs of as many projects begin at once; 0 for none. Attempts under bubblewrap always start anew."""
     docker_network: str = "bridge"
     """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them
     from the host."""

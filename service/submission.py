@@ -136,7 +136,7 @@ def fit(store: Store, settings: Settings, checker: Checker, project: str, wish: 
     """Check a wish in its project. Raises RecipeError with every mistake, or CommandError."""
     reading = checker.read(wish.recipe, wish.overrides)
     lookup = look_up(store, settings, project, reading.needs)
-    resources = resources_of(wish.resources, _processes(reading.data))
+    resources = resources_of(wish.resources, _launch(reading.data, "num_processes"), _launch(reading.data, "hosts"))
     most = max(resources.gpus, resources.cpus, 1) * resources.hosts
     return Fitting(
         reading.text,
@@ -189,19 +189,24 @@ def submit(
     return store.submit(request, max_queued=settings.max_queued)
 
 
-def resources_of(given: Mapping[str, Any], processes: int | None) -> Resources:
-    """What a job takes: as asked, else one core for each process that its recipe names. Raises CommandError."""
-    fields = {key: value for key, value in given.items() if value is not None}
+def resources_of(given: Mapping[str, Any], processes: int | None, hosts: int | None = None) -> Resources:
+    """What a job takes: as asked, else the hosts and one core for each process that its recipe names. Raises
+    CommandError."""
+    fields = ({} if hosts is None else {"hosts": hosts}) | {
+        key: value for key, value in given.items() if value is not None
+    }
     try:
         resources = Resources(**fields)
     except (TypeError, ValueError) as error:
         raise CommandError(f"resources: {error}") from None
     if processes is not None and "cpus" not in fields and "gpus" not in fields:
-        resources = replace(resources, cpus=min(processes, MOST_PROCESSES))
+        each = max(1, processes // resources.hosts)
+        resources = replace(resources, cpus=min(each, MOST_PROCESSES))
     return resources
 
 
-def _processes(data: Mapping[str, object]) -> int | None:
+def _launch(data: Mapping[str, object], key: str) -> int | None:
+    """A number of the recipe's `launch`."""
     launch = data.get("launch")
-    number = launch.get("num_processes") if isinstance(launch, Mapping) else None
+    number = launch.get(key) if isinstance(launch, Mapping) else None
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None

@@ -6,6 +6,8 @@ torch and transformers, and nothing of Finery. The script, its words, its folder
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
@@ -13,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,34 +25,63 @@ from typing import Any
 @contextmanager
 def forked_proofs() -> Iterator[None]:
     """Let `verify` run its commands in forked children while the context is open."""
-    from pipelines.publishing import verify
+    server = _server()
 
-    with tempfile.TemporaryDirectory() as home:
-        server = subprocess.Popen(
-            [sys.executable, "-I", __file__],
-            env=verify._bare(home),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def run(command: list[str], cwd: str, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[:2] == [sys.executable, "-I"]
         assert server.stdin is not None
         assert server.stdout is not None
+        server.stdin.write(json.dumps([command[2:], cwd, dict(env)]) + "\n")
+        server.stdin.flush()
+        code, said = json.loads(server.stdout.readline())
+        return subprocess.CompletedProcess(command, code, "", said)
 
-        def run(command: list[str], cwd: str, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
-            assert command[:2] == [sys.executable, "-I"]
-            server.stdin.write(json.dumps([command[2:], cwd, dict(env)]) + "\n")
-            server.stdin.flush()
-            code, said = json.loads(server.stdout.readline())
-            return subprocess.CompletedProcess(command, code, "", said)
+    with _commands_run_by(run):
+        yield
 
-        real, verify.subprocess = verify.subprocess, SimpleNamespace(run=run)  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            verify.subprocess = real
-            server.stdin.close()
-            server.wait(60)
-            server.stdout.close()
+
+@contextmanager
+def proofs_forked_from_here() -> Iterator[None]:
+    """The same without a process that knows nothing of Finery, for runs that are about something else."""
+
+    def run(command: list[str], cwd: str, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, *_fork(command[2:], cwd, dict(env)))
+
+    with _commands_run_by(run):
+        yield
+
+
+@contextmanager
+def _commands_run_by(run: Callable[..., subprocess.CompletedProcess[str]]) -> Iterator[None]:
+    from pipelines.publishing import verify
+
+    real, verify.subprocess = verify.subprocess, SimpleNamespace(run=run)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        verify.subprocess = real
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """The process that forks, made at the first call for all proofs of this one."""
+    from pipelines.publishing import verify
+
+    home = tempfile.TemporaryDirectory()
+    process = subprocess.Popen(
+        [sys.executable, "-I", __file__],
+        env=verify._bare(home.name),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def close() -> None:
+        process.communicate()
+        home.cleanup()
+
+    atexit.register(close)
+    return process
 
 
 def _serve() -> None:
@@ -58,19 +90,25 @@ def _serve() -> None:
     from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a collection in a child would walk over all of torch and transformers
     assert not {"pipelines", "service"} & set(sys.modules)
     answers = os.dup(1)
     os.dup2(2, 1)
     for line in sys.stdin:
-        words, folder, environment = json.loads(line)
-        with tempfile.TemporaryFile() as said:
-            child = os.fork()
-            if child == 0:
-                os._exit(_run(words, folder, environment, said.fileno()))
-            _, status = os.waitpid(child, 0)
-            said.seek(0)
-            text = said.read().decode(errors="replace")
-        os.write(answers, (json.dumps([os.waitstatus_to_exitcode(status), text]) + "\n").encode())
+        code, _, text = _fork(*json.loads(line))
+        os.write(answers, (json.dumps([code, text]) + "\n").encode())
+
+
+def _fork(words: list[str], folder: str, environment: dict[str, str]) -> tuple[int, str, str]:
+    """(exit code, nothing, what it said) of a child that runs the script."""
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            os._exit(_run(words, folder, environment, said.fileno()))
+        _, status = os.waitpid(child, 0)
+        said.seek(0)
+        return os.waitstatus_to_exitcode(status), "", said.read().decode(errors="replace")
 
 
 def _run(words: list[str], folder: str, environment: dict[str, str], said: int) -> int:

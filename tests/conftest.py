@@ -13,26 +13,40 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.covering import LONG
+
+gc.disable()  # until all tests are collected: what is imported stays
 hypothesis.settings.register_profile("any-machine", deadline=None)  # how long an example takes is the machine's matter
 hypothesis.settings.load_profile("any-machine")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("FINERY_WARM", "0")  # the seconds of importing ahead would be lost: most servers do one job
 if "HF_MODULES_CACHE" not in os.environ:  # code of checkpoints: each worker's own, or one reads what another half wrote
     os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="finery-modules-")
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
-if "PYTEST_XDIST_WORKER" in os.environ:  # two workers on two cores: one thread each is the fastest
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["HF_MODULES_CACHE"] += "/" + os.environ["PYTEST_XDIST_WORKER"]  # what it has from who started it
+    # two workers on two cores: one thread each is the fastest
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell modules, which are imported later, whether the long tests run."""
+    if "not long" not in config.option.markexpr:
+        os.environ[LONG] = "yes"
+
+
 def pytest_collection_finish() -> None:
     """Take what is imported by now out of garbage collection: each training run collects three times, and walking over
-    a million objects of torch and transformers took half of a small run.
+    a million objects of torch and transformers took half of a small run. Until now nothing was collected: a fifth of
+    the time that importing takes.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

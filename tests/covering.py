@@ -1,19 +1,31 @@
-"""Fewer cases of a product that say as much: every value of every axis once, or every pair of values."""
+"""Fewer cases that say as much: of a product every value of every axis once, or every pair of values; of random examples
+as many as a usual run has time for, and all of them with the long tests.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+import hypothesis
 import pytest
+
+LONG = "FINERY_LONG_TESTS"
+"""Set while the long tests run too."""
+
+
+def examples(usual: int, long: int, **words: Any) -> hypothesis.settings:
+    """So many random examples in a usual run, and so many with the long tests."""
+    return hypothesis.settings(max_examples=long if os.environ.get(LONG) else usual, deadline=None, **words)
 
 
 def covering(
     cases: Iterable[Sequence[Any]], strength: int = 1, name: Callable[..., str] | None = None, drop: bool = False
 ) -> list[Any]:
     """The cases as pytest parameters: those that bring values of `strength` axes together for the first time run
-    always, the others with the long tests, or not at all where `drop` is set.
+    always, the others with the long tests, or not at all where `drop` is set, for cases that one test takes one after another.
 
     Cases are taken greedily, the one with the most that is new first and the earlier of equals, so that a new entry
     of a registry is in at once and the choice depends on nothing but the list.

@@ -73,12 +73,13 @@ def finished() -> Finished:
     """The run, made at the first call."""
     from pipelines.core.load import load
     from pipelines.runs.run import run
+    from tests.clean_process import forked_proofs
 
     root = Path(tempfile.mkdtemp(prefix="finished-")).resolve()
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     _write_data(root)
     (root / "recipe.yaml").write_text(RECIPE)
-    with inside(root):
+    with inside(root), forked_proofs():
         run(load(root / "recipe.yaml"), root / "runs" / "finished")
     return Finished(root)
 

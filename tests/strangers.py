@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SERVER = """
-import json, os, sys
+import gc, json, os, sys
 sys.modules["pipelines"] = sys.modules["service"] = None  # importing them fails, installed or not
 import peft, torch, transformers
 from transformers import AutoModel, dynamic_module_utils
@@ -21,6 +21,8 @@ from transformers.models.auto import modeling_auto
 from transformers.models.bert import modeling_bert
 from transformers.models.gpt2 import modeling_gpt2
 transformers.utils.logging.disable_progress_bar()
+gc.collect()
+gc.freeze()  # a collection in a child would walk over all of them
 
 def run(code, folder, task):
     said = os.open(folder + "/said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -20,8 +20,9 @@ from pipelines.core.errors import CommandError, RecipeError
 from pipelines.core.events import EVENTS, EventLog
 from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.interfaces import Context, Head, World
+from pipelines.core.launch import Launch
 from pipelines.core.load import read
-from pipelines.core.recipe import START, Launch, Model, Recipe, Stage
+from pipelines.core.recipe import START, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
 from pipelines.core.results import stage_folder
 from pipelines.core.signals import StopSignal

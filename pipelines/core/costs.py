@@ -17,6 +17,11 @@ BYTES_PER_TOKEN = 4
 """Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
 PROMPT_LENGTH = 64
 """Tokens of a prompt where the recipe does not say."""
+LOGITS_KEPT = 2**23
+"""The most logits over a vocabulary that a loss computes at once and keeps for the backward pass."""
+LOGITS_AT_ONCE = 2**25
+"""Where they are more, those that exist together. Many, for the gradient of the output matrix is added up once a chunk
+of them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,17 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Communication:
+    """What each process sends to the others, and receives from them, in one optimizer step."""
+
+    bytes: int
+    operations: int
+    """Collective operations, one after another."""
+    reduces: bool
+    """Whether they leave the sum on every process, or a part of it on each and gather weights."""
+
+
+@dataclass(frozen=True)
 class StagePlan:
     """The costs of one stage. None stands for what cannot be known before the run; `notes` say why."""
 
@@ -48,12 +64,16 @@ class StagePlan:
     target_length: int | None = None
     """Tokens of a target, for an encoder-decoder."""
     examples_per_step: int | None = None
+    examples_asked: int | None = None
+    """`global_batch_size`, which processes without an example cannot share."""
     steps: int | None = None
     tokens: int | None = None
     """Tokens that pass through the model, padding included: at most this many where sequences vary in length."""
     flops: int | None = None
     memory: Memory | None = None
     """Of each process."""
+    communication: Communication | None = None
+    """None for one process, and where the model's sizes are not known."""
     seconds: float | None = None
     notes: tuple[str, ...] = ()
 

@@ -24,6 +24,8 @@ MOST_RATIO = 200
 """A file that becomes more than so many times its size, and more than LEAST_DECODED, is refused."""
 BATCH_ROWS = 10_000
 """Rows of Parquet that are decoded at a time."""
+BUFFER = 1 << 20
+"""Bytes of a Parquet file's column that are read at a time where it is read piece by piece."""
 FEW_VALUES = 256
 """Texts that are decoded at a time where their size is not known before."""
 MOST_NAMES = 2_000
@@ -74,9 +76,15 @@ def check_size(file: Path, size: int, most: int) -> None:
 
 
 def parquet_batches(
-    file: Path, rows: int | None = None, column: str | None = None, at_once: int = BATCH_ROWS
+    file: Path,
+    rows: int | None = None,
+    column: str | None = None,
+    at_once: int = BATCH_ROWS,
+    group: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches, only the first `rows` or only one column when given.
+    """The rows of a Parquet file in batches, only the first `rows`, one column or one row group when given.
+
+    Of one row group it is read piece by piece, and no batch is taken to be kept: each must fit by itself.
 
     Raises DataError before too much is decoded.
 
@@ -103,16 +111,19 @@ def parquet_batches(
             if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))
         }
         source = opened_parquet(
-            file, [names[at] for at in dictionary_columns if not pa.types.is_dictionary(schema.field(names[at]).type)]
+            file,
+            [names[at] for at in dictionary_columns if not pa.types.is_dictionary(schema.field(names[at]).type)],
+            buffered=group is not None,
         )
         decoded, left = 0, about.num_rows if rows is None else rows
         size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in dictionary_columns))
-        for batch in source.iter_batches(batch_size=max(1, size), columns=None if column is None else [column]):
+        columns, groups = None if column is None else [column], None if group is None else [group]
+        for batch in source.iter_batches(max(1, size), row_groups=groups, columns=columns):
             if left <= 0:
                 return
             part = batch.slice(0, left)
             left -= part.num_rows
-            decoded += sum(_decoded_bytes(each) for each in part.columns)
+            decoded = sum(_decoded_bytes(each) for each in part.columns) + (decoded if group is None else 0)
             check_size(file, decoded, most)
             plain = [
                 each if each.type == field.type else each.cast(field.type)
@@ -123,13 +134,14 @@ def parquet_batches(
         raise DataError(f"{file} is not a readable Parquet file: {first_line(error)}") from None
 
 
-def opened_parquet(file: Path, folded: Sequence[str] = ()) -> parquet.ParquetFile:
-    """The file behind its footer; `folded` names columns that stay dictionaries. Raises DataError."""
+def opened_parquet(file: Path, folded: Sequence[str] = (), buffered: bool = False) -> parquet.ParquetFile:
+    """The file behind its footer; `folded` names columns that stay dictionaries; `buffered` reads no column of a row
+    group at once. Raises DataError."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(file, read_dictionary=list(folded))
+        return parquet.ParquetFile(file, read_dictionary=list(folded), buffer_size=BUFFER if buffered else 0)
     except pa.ArrowException as error:
         raise DataError(f"{file} is not a readable Parquet file: {first_line(error)}") from None
 

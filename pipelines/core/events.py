@@ -20,8 +20,15 @@ from typing import Any
 
 EVENTS = {
     "started": "a run or a stage begins",
-    "progress": "how far a stage is: step, total, what",
+    "progress": (
+        "how far a stage is: step, total, what; of a training stage tokens_per_second, and utilisation where known; "
+        "of a mixture or a stream at its end datasets: by name the examples, tokens, share and epochs that were drawn"
+    ),
     "metric": "numbers of a training step: step, metrics",
+    "distributed": (
+        "processes begin to train together: profile, num_processes, ranks with rank, and local and global, the numbers "
+        "of the weights that it holds and of all"
+    ),
     "checkpoint": "a checkpoint is complete: step, path",
     "cell": (
         "a run of a study changed: cell, status (running, done, reused, failed, refused, stopped), labels, "

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The label of a position that is not asked for, as torch's cross-entropy has it."""
+PROFILE = "FINERY_PROFILE"
+"""The environment variable that, set to 1, has training stages profiled."""
 
 HeadKind = Literal[
     "masked_lm",
@@ -112,17 +114,27 @@ class Gather(Protocol):
         """The values in the order of ranks, on every process."""
 
 
+Profile = Literal["single", "ddp", "fsdp2", "zero2", "zero3"]
+"""How processes share the training of a model: not at all, each with a whole one, or with the weights divided."""
+
+
 @dataclass(frozen=True)
 class World:
     """The processes that run a stage together."""
 
     rank: int = 0
     size: int = 1
+    profile: Profile = "single"
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes files and events."""
         return self.rank == 0
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a part of the weights that it trains."""
+        return self.profile == "fsdp2"
 
 
 class ModelOpener(Protocol):
@@ -177,5 +189,7 @@ class Context:
     """Waits for every process of the world."""
     beat: Callable[[], None] = lambda: None
     """Called at every step: a sign that this process moves on."""
+    fits: Callable[[int], bool] = lambda each: True
+    """Whether a step of the stage on so many examples at once fits into this process's memory, as far as is known."""
     gather: Gather = lambda value: [value]
     """Every process's picklable value, in the order of ranks, on every process."""

@@ -28,6 +28,12 @@ def loads(text: str, file: str = "recipe.yaml", folder: Path | None = None, over
     return checked(read_text(text, file, folder, overrides))
 
 
+def load_either(path: Path | str, overrides: Sequence[str] = ()) -> Recipe | StudyRecipe:
+    """Read and check a recipe, or a study with its cells. Raises RecipeError with every mistake in it."""
+    source = read(path, overrides)
+    return checked(source) if source.data.get("matrix") is None else expand(source)
+
+
 def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyRecipe:
     """Read and check a study. Raises RecipeError with every mistake in it."""
     source = read(path, overrides)

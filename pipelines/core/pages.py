@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 def render(package: str, template: str, **values: object) -> str:
     """A template of `package` (its `templates` folder) as HTML; every page may include `page.css`."""
+    return _environment(package).get_template(template).render(**values)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    """Made once, for it remembers the templates that it has compiled."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader(__package__)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
 
 
 def count(number: float | None) -> str:
     """`1.2 M`."""
     if number is None:
         return ""
-    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= factor:
             return f"{number / factor:.3g} {unit}"
     return f"{number:.0f}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +26,7 @@ from pydantic import (
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
 from pipelines.core.costs import Planning, StagePlan
+from pipelines.core.launch import Launch
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
@@ -142,6 +144,9 @@ class Tokenizer(Block):
     settings."""
     vocab_size: int = Field(8192, ge=100, le=1_000_000)
     """Entries of the trained vocabulary, special tokens included."""
+    max_train_samples: int | None = Field(None, ge=1)
+    """Documents of each data set that the vocabulary is learnt from. Default: those that the stage reads, of streamed
+    data sets the first 100,000."""
     pretrained: FolderOrName | None = None
     """A Hub id or a folder with a tokenizer."""
 
@@ -154,36 +159,9 @@ class Tokenizer(Block):
             raise ConfigIssues(
                 [((), f"needs either 'train' (an algorithm) or 'pretrained' (a Hub id or folder); {given}")]
             )
-        if self.pretrained is not None and "vocab_size" in self.model_fields_set:
-            raise ConfigIssues([(("vocab_size",), "belongs to 'train'; a pretrained tokenizer brings its own")])
-        return self
-
-
-def _processes(value: object) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
-        return value
-    raise ValueError(f"is {show(value)}, must be auto or a whole number from 1 to 1024")
-
-
-class Launch(Block):
-    """How the processes of a stage are started."""
-
-    profile: Literal["single", "ddp"] = "single"
-    """`single`: one host, its processes joined by data parallelism when there are several; `ddp`: the same, and at
-    least two."""
-    num_processes: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], BeforeValidator(_processes)] = (
-        "auto"
-    )
-    """`auto` is one per GPU, 1 on a CPU."""
-    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
-    """`auto` is bf16 where the hardware computes it natively, else no."""
-
-    @model_validator(mode="after")
-    def _ddp_needs_two(self) -> Launch:
-        if self.profile == "ddp" and self.num_processes == 1:
-            raise ConfigIssues(
-                [(("num_processes",), "is 1, but the profile 'ddp' needs at least 2 (or use the profile 'single')")]
-            )
+        own = [key for key in ("vocab_size", "max_train_samples") if key in self.model_fields_set]
+        if self.pretrained is not None and own:
+            raise ConfigIssues([((key,), "belongs to 'train'; a pretrained tokenizer brings its own") for key in own])
         return self
 
 
@@ -242,6 +220,24 @@ class Stage(Block):
     def texts(self) -> Iterator[str] | None:
         """Text that a tokenizer may be trained on, or None when the stage has none."""
         return None
+
+    def vocabulary_rows(self) -> int | None:
+        """How many documents of each data set a tokenizer is trained on where its recipe does not say; None is all."""
+        rows: int | None = getattr(self, "max_train_samples", None)
+        return rows
+
+    def vocabulary_texts(self, most: int | None) -> Iterator[str] | None:
+        """What a tokenizer is trained on: `texts`, only the first `most` where the recipe says so."""
+        texts = self.texts()
+        return texts if texts is None else islice(texts, most)
+
+    def learnt_texts(self, folder: Path | None) -> Iterator[str] | None:
+        """The part of `texts` that the complete stage in `folder` learnt from."""
+        return self.texts()
+
+    def learnt_rows(self, folder: Path | None) -> list[int | None]:
+        """What of `texts` that part is, beside the stage's content: another list is another part."""
+        return []
 
     def special_tokens(self) -> tuple[str, ...]:
         """Tokens that a tokenizer trained for this stage must have beside the usual ones."""

@@ -278,6 +278,7 @@ COMMANDS = Registry(
         "attention": "pipelines.commands.attention:answer",
         "generate": "pipelines.commands.generate:answer",
         "harness": "pipelines.commands.harness:answer",
+        "network": "pipelines.commands.network:answer",
         "evaluate": "pipelines.commands.evaluate:answer",
         "score": "pipelines.commands.score:answer",
         "predict": "pipelines.commands.predict:answer",

@@ -19,7 +19,7 @@ from pipelines.core.scores import better, is_score, smaller_is_better
 
 COSTS = (
     "trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_samples_per_second",
-    "train_steps", "train_loss",
+    "train_tokens_per_second", "train_utilisation", "train_steps", "train_loss",
 )  # fmt: skip
 """What a training stage's `metrics.json` says of its costs."""
 

@@ -1,8 +1,9 @@
 """Signals: a stop that saves first, and no orphans.
 
-SIGINT and SIGTERM set `stop.requested`; where no step is being finished they end the work at once with Stopped. A
-child process asks the kernel to be signalled when its parent dies, so that nothing outlives the command.
-"""
+SIGINT and SIGTERM set `stop.requested`; where no step is being finished they end the work at once with Stopped, but
+never within an import: who imports a library on trial takes any error for its absence, and torch cut short cannot be
+imported again. A child process asks the kernel to be signalled when its parent dies, so that nothing outlives the
+command."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from types import FrameType
 from pipelines.core.errors import Stopped
 
 _PR_SET_PDEATHSIG = 1
+_IMPORT_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -52,18 +54,44 @@ class _Deferred:
 def stop_on_signals(stop: StopSignal) -> Iterator[StopSignal]:
     """Route SIGINT and SIGTERM to `stop` inside the `with` block (main thread only)."""
 
+    asked: list[int] = []
+    """The signal that waits for the end of an import."""
+
     def ask(number: int, frame: FrameType | None) -> None:
         first = not stop.requested
         stop.requested = True
         if stop.depth == 0 and first:
-            raise Stopped(f"stopped by {signal.Signals(number).name}")
+            end(number, frame)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    def ask_again(number: int, frame: FrameType | None) -> None:
+        waiting = asked.pop()
+        if stop.depth == 0:  # what is deferred since then looks at `requested`
+            end(waiting, frame)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _within_import(frame):
+            asked.append(number)
+            signal.setitimer(signal.ITIMER_REAL, _IMPORT_POLL_SECONDS)
+            return
+        raise Stopped(f"stopped by {signal.Signals(number).name}")
+
+    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGALRM: ask_again}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield stop
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _within_import(frame: FrameType | None) -> bool:
+    """Whether what runs in that frame is a module that is being imported."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def die_with_parent(number: int = signal.SIGTERM, parent: int | None = None) -> None:

@@ -12,9 +12,9 @@ SYNONYMS what other tools call an argument: refused, with the right name in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     Field,
@@ -115,8 +115,9 @@ TRACKERS = (
     "swanlab", "tensorboard", "trackio", "wandb",
 )  # fmt: skip
 """What `report_to` may name, beside `none`. Each needs its own package."""
-OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
-"""The optimizers that torch and transformers bring themselves; all others need packages or devices of their own."""
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop", "muon")
+"""The optimizers that torch and transformers bring themselves; all others need packages or devices of their own.
+transformers does not know `muon` by name."""
 SCHEDULERS = (
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
     "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
@@ -192,8 +193,8 @@ RESERVED: dict[str, str] = {
     "save_on_each_node": "is not offered: only the main process writes; leave it out",
     "save_safetensors": "is always so; leave it out",
     "enable_jit_checkpoint": "is always so: SIGTERM saves a checkpoint and exits 75; leave it out",
-    "auto_find_batch_size": "would let the machine choose the batch; use global_batch_size, and a "
-    "per_device_train_batch_size that fits into memory",
+    "auto_find_batch_size": "is per_device_train_batch_size: auto here, with global_batch_size for what an update "
+    "learns from",
     "average_tokens_across_devices": "is always so: the loss does not depend on the number of processes; leave it out",
     "ddp_find_unused_parameters": "is decided by the trainer, which knows which weights take part; leave it out",
     "dataloader_pin_memory": "follows the device; leave it out",
@@ -284,8 +285,9 @@ class TrainingArguments(Block):
     # how much at once
     global_batch_size: Annotated[int | None, Accepts("int", at_least=1)] = Field(None, validate_default=False)
     """Examples of one update, whatever the number of processes."""
-    per_device_train_batch_size: Count = 8
-    """Examples that a process sees at once."""
+    per_device_train_batch_size: Annotated[int | Literal["auto"], Accepts("int|=auto", at_least=1)] = 8
+    """Examples that a process sees at once. `auto`, in pretrain and supervised stages, is the most that fits into
+    memory, by the plan of the stage, and halved where memory runs out all the same; it needs `global_batch_size`."""
     per_device_eval_batch_size: Count = 8
     """Examples that a process is scored on at once."""
     gradient_accumulation_steps: Count = 1
@@ -300,7 +302,7 @@ class TrainingArguments(Block):
     warmup_steps: Annotated[float, Accepts("float", at_least=0, ratio=True)] = 0
     """Steps over which the learning rate rises; below 1 a share of all steps."""
     optim: Annotated[str, Accepts(choice(*OPTIMIZERS))] = "adamw_torch_fused"
-    """The optimizer."""
+    """The optimizer. `muon`, for pretraining, moves the matrices of the layers by Muon and the rest by AdamW."""
     optim_args: Annotated[str | None, Accepts("str|null")] = None
     """Further settings of the optimizer, as `key=value,key=value`."""
     weight_decay: NotNegative = 0.0
@@ -420,18 +422,23 @@ class TrainingArguments(Block):
             if old in self._written
         ]
 
-    def batch_sizes(self, processes: int) -> tuple[int, int]:
-        """(examples a process sees at once, accumulation steps). Raises StageError when the division is not whole."""
-        total = self.global_batch_size
+    def batch_sizes(self, processes: int, fits: Callable[[int], bool] = lambda each: True) -> tuple[int, int]:
+        """(examples a process sees at once, accumulation steps). `fits` says whether so many fit into memory, for
+        `auto`. Raises StageError when the division is not whole."""
+        total, wanted = self.global_batch_size, self.per_device_train_batch_size
         if total is None:
-            return self.per_device_train_batch_size, self.gradient_accumulation_steps
+            assert wanted != "auto"
+            return wanted, self.gradient_accumulation_steps
         if total % processes:
             raise StageError(
                 f"global_batch_size {total} cannot be shared by {processes} processes; make it a multiple of "
                 f"{processes}"
             )
         share = total // processes
-        each = min(self.per_device_train_batch_size, share) if self._gives("per_device_train_batch_size") else share
+        if wanted == "auto":
+            each = next((part for part in range(share, 1, -1) if share % part == 0 and fits(part)), 1)
+            return each, share // each
+        each = min(wanted, share) if self._gives("per_device_train_batch_size") else share
         if share % each:
             raise StageError(
                 f"global_batch_size {total} over {processes} processes leaves {share} examples each, "
@@ -504,6 +511,8 @@ class TrainingArguments(Block):
         for key in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
             if getattr(self, key) and not self.dataloader_num_workers:
                 yield key, "is for worker processes; set dataloader_num_workers to at least 1"
+        if self.per_device_train_batch_size == "auto" and type(self) is not TrainingArguments:
+            yield "per_device_train_batch_size", "is auto, which is for pretrain and supervised stages; write a number"
         if not self.load_best_model_at_end:
             return
         evaluates = self.eval_strategy
@@ -564,7 +573,8 @@ def _batch_issues(values: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]
         values.get(key) for key in ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
     )
     if not isinstance(total, int) or isinstance(total, bool):
-        return []
+        sentence = "is auto, and needs global_batch_size: what an update learns from must not depend on the machine"
+        return [(("per_device_train_batch_size",), sentence)] if each == "auto" and total is None else []
     if isinstance(accumulated, int):
         return [(("gradient_accumulation_steps",), "follows from global_batch_size; leave one of the two out")]
     if isinstance(each, int) and each > 0 and total % each:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
-from pipelines.data.packing import chunks
+from pipelines.data.tokenising import chunks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

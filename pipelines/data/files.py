@@ -13,6 +13,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,17 @@ def _header(folder: Path) -> Mapping[str, Any]:
     if not lines or lines[0].strip() != "---" or "---" not in (line.strip() for line in lines[1:]):
         return {}
     end = next(number for number, line in enumerate(lines[1:], start=1) if line.strip() == "---")
+    return _read_header("\n".join(lines[1:end]))
+
+
+@lru_cache(maxsize=64)
+def _read_header(text: str) -> Mapping[str, Any]:
+    """A header as it was written: a run asks for the same one at every look at its data."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        header = YAML(typ="safe", pure=True).load("\n".join(lines[1:end]))
+        header = YAML(typ="safe", pure=True).load(text)
     except YAMLError:
         return {}
     return header if isinstance(header, Mapping) else {}

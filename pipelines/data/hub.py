@@ -18,7 +18,7 @@ from pipelines.core.errors import DataError
 from pipelines.data.sources import check_split, places
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
 
 NAME = re.compile(r"^[A-Za-z0-9_][\w.-]*(/[\w][\w.-]*)?$")
 
@@ -83,6 +83,16 @@ class HubSource:
         loaded = self._ask(datasets.load_dataset, self.path, self.name, revision=self.revision)
         check_split(split, list(loaded), self.describe())
         rows: Dataset = loaded[split]
+        return rows
+
+    def stream(self, split: str) -> IterableDataset:
+        """The rows of a split, read over the network as they are asked for. Raises DataError."""
+        import datasets
+
+        check_split(split, self.splits(), self.describe())
+        rows: IterableDataset = self._ask(
+            datasets.load_dataset, self.path, self.name, revision=self.revision, split=split, streaming=True
+        )
         return rows
 
     def content_hash(self, split: str) -> str:

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -21,12 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
+from pipelines.data.tokenising import Tokens, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-CHUNK = 1_000
-"""Documents that are tokenised at a time."""
 
 
 def pack(
@@ -36,24 +34,79 @@ def pack(
     cache: Path,
     key: str,
     layout: Literal["blocks", "stream"] = "blocks",
+    processes: int | None = None,
 ) -> npt.NDArray[np.int32]:
     """Blocks of token ids, (blocks, block_size), mapped from a file in `cache` that `key` names.
 
-    `key` must change with the texts and with the tokenizer. A file that is there is not made again. Raises DataError.
+    `key` must change with the texts and with the tokenizer. A file that is there is not made again. `processes` is for
+    `tokenised`. Raises DataError.
     """
-    if layout == "blocks" and block_size < 3:
-        raise DataError(f"block_size is {block_size}, must be at least 3: [CLS], [SEP] and text between them")
-    if layout == "blocks" and (tokenizer.cls_token_id is None or tokenizer.sep_token_id is None):
-        raise DataError("the tokenizer has no cls and sep tokens for the ends of blocks; use one made for encoders")
+    packer = Packer(tokenizer, block_size, layout)
     name = hashlib.sha256(f"{key}\n{block_size}{'' if layout == 'blocks' else layout}".encode()).hexdigest()[:32]
     file = cache / f"packed-{name}.npy"
-    blocks = _open(file, block_size)
-    if blocks is None:
-        _write(file, _blocks(tokenizer, texts, block_size, wrapped=layout == "blocks"), block_size)
-        blocks = _open(file, block_size)
+    blocks = open_blocks(file, block_size)
+    if blocks is None or not len(blocks):
+        write_blocks(file, packer.all_blocks(tokenised(tokenizer, texts, processes)), block_size)
+        blocks = open_blocks(file, block_size)
     if blocks is None:
         raise DataError(f"{file} was removed or damaged while it was prepared; run again")
     return blocks
+
+
+class Packer:
+    """Documents to blocks, chunk by chunk. What does not fill a block waits in `rest` for the next chunk."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        block_size: int,
+        layout: Literal["blocks", "stream"],
+        rest: Sequence[int] = (),
+    ) -> None:
+        if layout == "blocks" and block_size < 3:
+            raise DataError(f"block_size is {block_size}, must be at least 3: [CLS], [SEP] and text between them")
+        if layout == "blocks" and (tokenizer.cls_token_id is None or tokenizer.sep_token_id is None):
+            raise DataError("the tokenizer has no cls and sep tokens for the ends of blocks; use one made for encoders")
+        self.block_size = block_size
+        self.rest = np.asarray(rest, dtype=np.int32)
+        """Tokens that did not fill a block (tokens,)."""
+        self._first = tokenizer.cls_token_id if layout == "blocks" else None
+        self._end = tokenizer.sep_token_id if layout == "blocks" else end_of_text(tokenizer)
+
+    @property
+    def inner(self) -> int:
+        """Tokens of the text in a block."""
+        return self.block_size - (0 if self._first is None else 2)
+
+    def blocks(self, chunk: Tokens) -> npt.NDArray[np.int32]:
+        """The blocks that a chunk fills, with what is left of those before it (blocks, block_size)."""
+        ends = np.cumsum(chunk.documents)
+        stream = np.concatenate([self.rest, np.insert(chunk.ids, ends, self._end).astype(np.int32, copy=False)])
+        count = len(stream) // self.inner
+        self.rest = stream[count * self.inner :].copy()
+        blocks = stream[: count * self.inner].reshape(count, self.inner)
+        if self._first is None:
+            return blocks
+        first, last = (np.full((count, 1), each, dtype=np.int32) for each in (self._first, self._end))
+        return np.hstack([first, blocks, last])
+
+    def all_blocks(self, chunks: Iterable[Tokens]) -> Iterator[npt.NDArray[np.int32]]:
+        """The blocks of each chunk. Raises DataError when there is not one."""
+        written = 0
+        for chunk in chunks:
+            blocks = self.blocks(chunk)
+            written += len(blocks)
+            yield blocks
+        if not written:
+            raise self.too_few()
+
+    def too_few(self) -> DataError:
+        """What is wrong where all the text is in `rest`."""
+        explained = "" if self._first is None else f" ({self.inner} and two special ones)"
+        return DataError(
+            f"the text holds {len(self.rest)} tokens, too few for one block of {self.block_size}{explained}; "
+            "give more text or a smaller block_size"
+        )
 
 
 def prepared_key(tokenizer: PreTrainedTokenizerBase, content: Mapping[str, str], *shape: object) -> str:
@@ -84,66 +137,17 @@ class Blocks:
         return {"input_ids": self.blocks[position]}
 
 
-def _open(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
-    """The blocks in a complete file of the right shape."""
+def open_blocks(file: Path, block_size: int) -> npt.NDArray[np.int32] | None:
+    """The blocks in a complete file of the right shape; None where there is no such file."""
     try:
         blocks = np.load(file, mmap_mode="r", allow_pickle=False)
     except (FileNotFoundError, ValueError, EOFError):
         return None
-    right = blocks.dtype == np.int32 and blocks.ndim == 2 and blocks.shape[1] == block_size and len(blocks)
+    right = blocks.dtype == np.int32 and blocks.ndim == 2 and blocks.shape[1] == block_size
     return blocks if right else None
 
 
-def _blocks(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], block_size: int, wrapped: bool
-) -> Iterator[npt.NDArray[np.int32]]:
-    """Arrays of blocks, as many as each chunk of documents fills. Raises DataError when there is not one."""
-    added = 2 if wrapped else 0
-    inner = block_size - added
-    end = np.asarray([tokenizer.sep_token_id if wrapped else end_of_text(tokenizer)], dtype=np.int32)
-    rest = np.empty(0, dtype=np.int32)
-    written = 0
-    for chunk in chunks(texts):
-        ids = tokenizer(
-            chunk,
-            add_special_tokens=False,
-            truncation=False,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )["input_ids"]
-        pieces = [part for document in ids for part in (np.asarray(document, dtype=np.int32), end) if len(document)]
-        stream = np.concatenate([rest, *pieces])
-        count = len(stream) // inner
-        rest = stream[count * inner :]
-        blocks = stream[: count * inner].reshape(count, inner)
-        if wrapped:
-            first = np.full((count, 1), tokenizer.cls_token_id, dtype=np.int32)
-            blocks = np.hstack([first, blocks, np.full((count, 1), end, dtype=np.int32)])
-        written += count
-        yield blocks
-    if not written:
-        explained = f" ({inner} and two special ones)" if wrapped else ""
-        raise DataError(
-            f"the text holds {len(rest)} tokens, too few for one block of {block_size}{explained}; "
-            "give more text or a smaller block_size"
-        )
-
-
-def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts, CHUNK at a time."""
-    chunk: list[str] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _write(file: Path, blocks: Iterable[npt.NDArray[np.int32]], block_size: int) -> None:
+def write_blocks(file: Path, blocks: Iterable[npt.NDArray[np.int32]], block_size: int) -> None:
     """Write blocks as one .npy file, which appears complete or not at all. Raises DiskFull."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:

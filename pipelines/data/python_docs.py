@@ -28,6 +28,7 @@ import random
 import re
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +37,9 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 Split = Literal["train", "validation"]
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+"""What may have a docstring."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 LABELS = ("shuffled", "original")
@@ -154,11 +158,15 @@ def _docstrings(path: Path) -> Iterator[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):  # a distribution's patched or unreadable file is not worth a failure
         return
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:  # in the order of `ast.walk`, without expressions: they are most of a tree, and hold no docstring
+        node = waiting.popleft()
+        if isinstance(node, DOCUMENTED):
             docstring = ast.get_docstring(node)
             if docstring:
                 yield docstring
+        for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, block, ()))
 
 
 @cache

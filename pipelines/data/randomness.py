@@ -49,3 +49,31 @@ def uniforms(seed: int, stream: int, draws: npt.ArrayLike, length: int) -> npt.N
     state = _absorb(state, np.asarray(draws).astype(np.uint64))  # (draws,)
     words = _absorb(state[:, None], np.arange(length, dtype=np.uint64)[None, :])  # (draws, length)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+ROUNDS = 6
+
+
+def permuted(numbers: npt.ArrayLike, size: int, seed: int, stream: int) -> npt.NDArray[np.int64]:
+    """Where a permutation of `range(size)` puts these numbers: one permutation for each (seed, stream), never held.
+
+    A Feistel network over the next even number of bits, applied again where it leaves the range (Black and Rogaway
+    2002, "Ciphers with Arbitrary Finite Domains", section 3, "cycle-walking").
+    """
+    import numpy as np
+
+    half = np.uint64(max(1, (max(1, size - 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    key = _absorb(mix(np.asarray([seed % WORD], dtype=np.uint64)), np.asarray([stream % WORD], dtype=np.uint64))
+    keys = [_absorb(key, np.asarray([turn], dtype=np.uint64)) for turn in range(ROUNDS)]
+
+    def once(words: Words) -> Words:
+        left, right = words >> half, words & mask
+        for each in keys:
+            left, right = right, left ^ (_absorb(each, right) & mask)
+        return (left << half) | right
+
+    words = once(np.atleast_1d(np.asarray(numbers)).astype(np.uint64))
+    while (outside := words >= size).any():
+        words[outside] = once(words[outside])
+    return words.astype(np.int64)

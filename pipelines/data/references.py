@@ -7,6 +7,7 @@ pattern relative to the recipe's folder, or a name on the Hub. Paths to files be
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,8 @@ from pipelines.data.tables import READERS
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.data.text_reader import Position, Texts
 
 
 def texts_of(rows: Dataset, column: str, described: str) -> list[str]:
@@ -111,6 +114,25 @@ class DatasetReference(Block):
         )
         return texts_of(self.load() if head is None else head, self.text, source.describe())[:most]
 
+    def texts(self, most: int | None = None, start: Position | None = None, streaming: bool = False) -> Texts:
+        """What `rows` gives, read one after another, from `start` on. Raises DataError, also while it is read."""
+        from pipelines.data.text_reader import open_texts
+
+        return open_texts(self.source(), self.split, self.text, most, start, streaming)
+
     def content(self) -> str:
         """Content hash of the rows. Raises DataError."""
         return self.source().content_hash(self.split)
+
+
+def short_names(datasets: Sequence[DatasetReference], taken: Sequence[str] = ()) -> list[str]:
+    """A name for each data set: its path (of files, the last part), with the split where others share it."""
+    short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
+    every = [*short, *taken]
+    split = [
+        f"{name}:{each.split}" if every.count(name) > 1 else name for name, each in zip(short, datasets, strict=True)
+    ]
+    return [
+        f"{name}:{each.name or each.text}" if split.count(name) > 1 else name
+        for name, each in zip(split, datasets, strict=True)
+    ]

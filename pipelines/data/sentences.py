@@ -1,9 +1,5 @@
 """Text to pretrain on with its sentences kept apart, and the layout that an objective asks for.
 
-A sentence ends behind `.`, `!`, `?` or `…`, with the quotes and brackets that close there, where white space follows
-and the next letter is not a small one; and at a blank line. A single line end ends nothing, for text may be wrapped.
-Abbreviations before a capital, such as "Mr. Smith", are cut too.
-
 A corpus is three flat arrays, tokenised once and mapped from disk afterwards: token ids, where each sentence begins,
 and with which sentence each document begins. From it come spans: neighbouring sentences of one document, as many as
 fit, each sentence in one span. Objectives on pairs of segments (Devlin et al. 2019, section 3.1,
@@ -15,9 +11,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,20 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.errors import DataError, DiskFull, ModelError
-from pipelines.data.packing import Blocks, chunks, pack
+from pipelines.core.errors import DataError, DiskFull
+from pipelines.data.packing import Blocks, pack
+from pipelines.data.tokenising import Tokens, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-ENDS = re.compile(r"""(?<=[.!?…])["'”’»«)\]_]*(?=\s+(?![a-z\s]))|(?=\n[^\S\n]*\n)""")
-
-
-def sentence_ends(text: str) -> list[int]:
-    """Positions behind each sentence but the last, before the white space that follows, ascending."""
-    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    return [end for end in dict.fromkeys(match.end() for match in ENDS.finditer(text)) if first < end < last]
-
 
 Offsets = npt.NDArray[np.int64]
 
@@ -56,21 +43,20 @@ class Corpus:
     """Which sentence each document begins with, and at the end their number (documents + 1,)."""
 
 
-def read_sentences(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], cache: Path, key: str) -> Corpus:
+def read_sentences(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], cache: Path, key: str, processes: int | None = None
+) -> Corpus:
     """The corpus of `texts`, mapped from a folder in `cache` that `key` names.
 
-    `key` must change with the texts and with the tokenizer. A folder that is there is not made again. Raises DataError.
+    `key` must change with the texts and with the tokenizer. A folder that is there is not made again. `processes` is
+    for `tokenised`. Raises DataError.
     """
     name = hashlib.sha256(f"{key}\nsentences".encode()).hexdigest()[:32]
     folder = cache / f"sentences-{name}"
-    corpus = _open(folder)
+    corpus = open_corpus(folder)
     if corpus is None:
-        if not getattr(tokenizer, "is_fast", False):
-            raise ModelError(
-                "pairs of sentences need a tokenizer of the tokenizers library (a tokenizer.json); convert it first"
-            )
-        _write(folder, _tokenised(tokenizer, texts))
-        corpus = _open(folder)
+        write_corpus(folder, tokenised(tokenizer, texts, processes, sentences=True))
+        corpus = open_corpus(folder)
     if corpus is None:
         raise DataError(f"{folder} was removed or damaged while it was prepared; run again")
     return corpus
@@ -103,10 +89,15 @@ class Spans:
         ids = np.asarray(self.corpus.tokens[bounds[0] : bounds[-1]])
         return {"input_ids": ids, "sentences": bounds - bounds[0], "span": position, "spans": self}
 
+    @cached_property
+    def lengths(self) -> Offsets:
+        """Tokens of each span (spans,)."""
+        return self.bounds[self.last] - self.bounds[self.first]
+
     @property
     def tokens(self) -> int:
         """Tokens of all spans."""
-        return int((self.bounds[self.last] - self.bounds[self.first]).sum())
+        return int(self.lengths.sum())
 
     @cached_property
     def of_document(self) -> Offsets:
@@ -154,39 +145,7 @@ def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, O
     return first, last, document_of
 
 
-def _tokenised(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]
-) -> Iterator[tuple[npt.NDArray[np.int32], Offsets, Offsets]]:
-    """For each chunk of documents: token ids, tokens of each sentence, sentences of each document; none is empty."""
-    for chunk in chunks(texts):
-        encoded = tokenizer(
-            chunk,
-            add_special_tokens=False,
-            truncation=False,
-            padding=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
-        documents = [
-            _cut(np.asarray(ids, dtype=np.int32), np.asarray(places)[:, 0], text)
-            for ids, places, text in zip(encoded["input_ids"], encoded["offset_mapping"], chunk, strict=True)
-            if len(ids)
-        ]
-        if documents:
-            ids, lengths = zip(*documents, strict=True)
-            yield np.concatenate(ids), np.concatenate(lengths), np.asarray([len(each) for each in lengths])
-
-
-def _cut(ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], text: str) -> tuple[npt.NDArray[np.int32], Offsets]:
-    """The ids of one document, and the tokens of each of its sentences; a token belongs where it begins."""
-    ends = np.searchsorted(starts, sentence_ends(text), side="left")
-    bounds = np.unique(np.concatenate([[0], ends, [len(ids)]]))
-    return ids, np.diff(bounds)
-
-
-def _open(folder: Path) -> Corpus | None:
+def open_corpus(folder: Path) -> Corpus | None:
     """The corpus in a complete folder."""
     try:
         tokens = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
@@ -198,7 +157,7 @@ def _open(folder: Path) -> Corpus | None:
     return Corpus(tokens, sentences, documents) if whole else None
 
 
-def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, Offsets]]) -> None:
+def write_corpus(folder: Path, parts: Iterable[Tokens]) -> None:
     """Write a corpus, which appears complete or not at all. Raises DataError when it is empty, and DiskFull."""
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     lengths: list[Offsets] = []
@@ -206,13 +165,13 @@ def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, O
     try:
         temporary.mkdir(parents=True, exist_ok=True)
         with open(temporary / "tokens.bin", "wb") as out:
-            for ids, of_sentences, of_documents in parts:
+            for ids, of_documents, of_sentences in parts:
                 out.write(ids.tobytes())
                 lengths.append(of_sentences)
                 counts.append(of_documents)
             out.flush()
             os.fsync(out.fileno())
-        if not lengths:
+        if not sum(map(len, lengths)):
             raise DataError("the text holds no token; give a data set with text in it")
         for name, each in (("sentences", lengths), ("documents", counts)):
             np.save(temporary / f"{name}.npy", np.concatenate([[0], np.cumsum(np.concatenate(each))]))
@@ -221,7 +180,7 @@ def _write(folder: Path, parts: Iterable[tuple[npt.NDArray[np.int32], Offsets, O
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"the disk of {folder.parent} is full; free space, or set FINERY_HOME elsewhere") from None
-        if _open(folder) is None:  # else another run was faster
+        if open_corpus(folder) is None:  # else another run was faster
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -234,11 +193,12 @@ def lay_out(
     length: int,
     cache: Path,
     key: str,
+    processes: int | None = None,
 ) -> Blocks | Spans:
     """Examples of `length` tokens of the text each, those of `blocks` between [CLS] and [SEP] in addition.
 
     `key` must change with the texts and with the tokenizer, as for `pack`. Raises DataError.
     """
     if layout == "sentences":
-        return Spans(read_sentences(tokenizer, texts, cache, key), length)
-    return Blocks(pack(tokenizer, texts, length + 2 if layout == "blocks" else length, cache, key, layout))
+        return Spans(read_sentences(tokenizer, texts, cache, key, processes), length)
+    return Blocks(pack(tokenizer, texts, length + 2 if layout == "blocks" else length, cache, key, layout, processes))

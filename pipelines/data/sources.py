@@ -9,7 +9,9 @@ Nothing is read before `load`.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipelines.core.errors import DataError
+from pipelines.core.files import home, read_json, write_json
 from pipelines.core.registry import SOURCES, nearest
 
 if TYPE_CHECKING:
@@ -109,11 +112,31 @@ class FileSource:
         return self.described
 
 
+REMEMBERED = 64 << 20
+"""Bytes from which on a file's hash is kept in FINERY_HOME, so that no other process reads the file for it."""
+SETTLED = 2 * 10**9
+"""Nanoseconds since a file's last change before its hash is kept: a later change may bear the same time."""
+
+
 def file_hash(file: Path) -> str:
-    """SHA-256 of a file's bytes, computed once while its size and time of change stay the same. Raises DataError."""
+    """SHA-256 of a file's bytes, computed once while its size and time of change stay the same: for a large file once
+    for all runs with this FINERY_HOME, else once for this process. Raises DataError."""
     try:
         about = file.stat()
-        return _file_hash(file, about.st_size, about.st_mtime_ns)
+        if about.st_size < REMEMBERED:
+            return _file_hash(file, about.st_size, about.st_mtime_ns)
+        name = hashlib.sha256(f"{file.resolve()}\n{about.st_dev} {about.st_ino}".encode()).hexdigest()[:32]
+        place = home() / "data" / "hashes" / f"{name}.json"
+        stamp = [about.st_size, about.st_mtime_ns]
+        kept = read_json(place)
+        if kept.get("stamp") == stamp:
+            return str(kept["sha256"])
+        made = _file_hash(file, about.st_size, about.st_mtime_ns)
+        if time.time_ns() - about.st_mtime_ns > SETTLED:
+            with suppress(OSError):  # a folder that may not be written to costs time and nothing else
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_json(place, {"stamp": stamp, "sha256": made})
+        return made
     except OSError as error:
         raise DataError(f"{file} could not be read: {error.strerror}") from None
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.core.data_limits import (
     LEAST_DECODED,
@@ -76,10 +77,17 @@ def read_file(file: Path) -> pa.Table:
     reader = READERS.get(file.suffix.lower())
     if reader is None:
         raise DataError(f"{file} has an unknown format; known file endings: {', '.join(READERS)}")
+    with readable(file):
+        return reader(file)
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Reading a file of data; what goes wrong becomes a DataError."""
     try:
         if file.stat().st_size == 0:
             raise DataError(f"{file} is empty; give a file with data in it")
-        return reader(file)
+        yield
     except UnicodeDecodeError as error:
         raise DataError(
             f"{file} is not UTF-8 text (byte {error.object[error.start]:#04x} {_near(file)}); save it as UTF-8"
@@ -132,16 +140,15 @@ def _separated(delimiter: str) -> Callable[[Path], pa.Table]:
     def reader(file: Path) -> pa.Table:
         import pyarrow as pa
 
-        csv.field_size_limit(LONGEST_CELL)
         with open(file, encoding="utf-8-sig", newline="") as text:
-            cells = _cells(file, text, delimiter)
+            cells = separated_cells(file, text, delimiter)
             header = next(cells, None)
             if header is None:
                 raise DataError(f"{file} is empty; its first line must name the columns")
-            _check_header(file, header[1])
+            check_header(file, header[1])
             schema = pa.schema([(name, pa.string()) for name in header[1]])
             batches = []
-            for chunk in _chunks(_checked_rows(file, cells, header[1])):
+            for chunk in _chunks(checked_rows(file, cells, header[1])):
                 columns = zip(*chunk, strict=True)
                 batches.append(pa.table([pa.array(column, pa.string()) for column in columns], schema=schema))
         return pa.concat_tables(batches) if batches else schema.empty_table()
@@ -149,9 +156,12 @@ def _separated(delimiter: str) -> Callable[[Path], pa.Table]:
     return reader
 
 
-def _cells(file: Path, text: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Every row that is not blank, with the number of its last line."""
-    rows = csv.reader(text, delimiter=delimiter, strict=True)
+def separated_cells(
+    file: Path, lines: Iterable[str], delimiter: str, before: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """Every row that is not blank, with the number of its last line; `before` lines of the file came earlier."""
+    csv.field_size_limit(LONGEST_CELL)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         try:
             row = next(rows)
@@ -159,21 +169,22 @@ def _cells(file: Path, text: TextIO, delimiter: str) -> Iterator[tuple[int, list
             return
         except csv.Error as error:
             raise DataError(
-                f"{file}, line {rows.line_num}, is not valid {file.suffix[1:].upper()}: {error}; a cell that holds a "
-                'double quote, the separator or a line break must be quoted, and its quotes doubled ("")'
+                f"{file}, line {before + rows.line_num}, is not valid {file.suffix[1:].upper()}: {error}; a "
+                "cell that holds a double quote, the separator or a line break must be quoted, and its quotes doubled "
+                '("")'
             ) from None
         if row:
-            yield rows.line_num, row
+            yield before + rows.line_num, row
 
 
-def _check_header(file: Path, header: list[str]) -> None:
+def check_header(file: Path, header: list[str]) -> None:
     if "" in (name.strip() for name in header):
         raise DataError(f"{file} has a column without a name; its first line must name every column, found: {header}")
     if repeated := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(f"{file} names the column '{repeated[0]}' more than once; give every column its own name")
 
 
-def _checked_rows(file: Path, cells: Iterator[tuple[int, list[str]]], header: list[str]) -> Iterator[list[str]]:
+def checked_rows(file: Path, cells: Iterator[tuple[int, list[str]]], header: list[str]) -> Iterator[list[str]]:
     for line, row in cells:
         if len(row) != len(header):
             raise DataError(
@@ -184,23 +195,30 @@ def _checked_rows(file: Path, cells: Iterator[tuple[int, list[str]]], header: li
 
 
 def _json_lines(file: Path) -> pa.Table:
-    def rows() -> Iterator[dict[str, Any]]:
-        with open(file, encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise DataError(f"{file}, line {number}, is not valid JSON: {first_line(error)}") from None
-                except RecursionError:
-                    raise DataError(f"{file}, line {number}, is nested too deeply") from None
-                yield _object(row, f"{file}, line {number},")
+    with open(file, encoding="utf-8-sig") as lines:
+        return _objects(file, json_objects(file, lines))
 
-    return _objects(file, rows())
+
+def json_objects(file: Path, lines: Iterable[str], before: int = 0) -> Iterator[dict[str, Any]]:
+    """The object of each line that is not blank; `before` lines of the file came earlier."""
+    for number, line in enumerate(lines, start=before + 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{file}, line {number}, is not valid JSON: {first_line(error)}") from None
+        except RecursionError:
+            raise DataError(f"{file}, line {number}, is nested too deeply") from None
+        yield _object(row, f"{file}, line {number},")
 
 
 def _json(file: Path) -> pa.Table:
+    return _objects(file, iter(json_list(file)))
+
+
+def json_list(file: Path) -> list[dict[str, Any]]:
+    """The objects of a `.json` file, which is read whole."""
     if file.stat().st_size > MOST_JSON:
         raise DataError(
             f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one object "
@@ -217,7 +235,7 @@ def _json(file: Path) -> pa.Table:
         raise DataError(f"{file} is not valid JSON: {first_line(error)}{hint}") from None
     if not isinstance(rows, list):
         raise DataError(f"{file} holds a {type(rows).__name__}, must hold a list of objects, one for each row")
-    return _objects(file, (_object(row, f"{file}, row {number},") for number, row in enumerate(rows, start=1)))
+    return [_object(row, f"{file}, row {number},") for number, row in enumerate(rows, start=1)]
 
 
 def _object(row: object, where: str) -> dict[str, Any]:
@@ -262,22 +280,24 @@ def _objects(file: Path, rows: Iterator[dict[str, object]]) -> pa.Table:
 def _text(file: Path) -> pa.Table:
     import pyarrow as pa
 
-    def documents() -> Iterator[str]:
-        lines: list[str] = []
-        with open(file, encoding="utf-8-sig") as text:
-            for line in text:
-                if line.strip():
-                    lines.append(line.rstrip("\n"))
-                elif lines:
-                    yield "\n".join(lines)
-                    lines = []
-        if lines:
-            yield "\n".join(lines)
-
-    tables = [pa.table({"text": pa.array(chunk, pa.string())}) for chunk in _chunks(documents())]
+    with open(file, encoding="utf-8-sig") as text:
+        tables = [pa.table({"text": pa.array(chunk, pa.string())}) for chunk in _chunks(paragraphs(text))]
     if not tables:
         raise DataError(f"{file} holds only blank lines; give a file with text in it")
     return pa.concat_tables(tables)
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """What stands between blank lines."""
+    inside: list[str] = []
+    for line in lines:
+        if line.strip():
+            inside.append(line.rstrip("\n"))
+        elif inside:
+            yield "\n".join(inside)
+            inside = []
+    if inside:
+        yield "\n".join(inside)
 
 
 def _chunks(rows: Iterator[T]) -> Iterator[list[T]]:

@@ -19,7 +19,6 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Context, Rows, Score, Task
 from pipelines.core.registry import nearest
 from pipelines.evaluation import contamination
-from pipelines.evaluation.mistakes import mistakes
 from pipelines.metrics.calibration import calibration, expected_error, reliability
 from pipelines.metrics.classification import confusion
 from pipelines.tasks.predictions import ALL, Intervals, SplitPredictions
@@ -36,6 +35,8 @@ FEWEST = 5
 """Examples of a part that is scored."""
 MOST_CLASSES = 30
 """Beyond these a confusion matrix is not kept."""
+MOST_MISTAKES = 200
+"""Of each split."""
 
 
 def lengths(rows: Rows) -> NDArray[np.int64]:
@@ -168,6 +169,32 @@ def classes(examples: ScoredExamples) -> dict[str, Any] | None:
         for at, name in enumerate(examples.classes)
     ]
     return {"names": list(examples.classes), "counts": counts.tolist(), "each": each}
+
+
+def mistakes(predictions: SplitPredictions, examples: ScoredExamples) -> list[dict[str, object]]:
+    """The worst of a split as lines of `mistakes.jsonl`, the worst first; of equal ones the earlier.
+
+    Keys: benchmark, split, index (row in the split), text, text_pair (null for single texts), gold, said, confidence
+    (null where the model tells none), badness and by (what badness is). Of numbers every row is there by its distance;
+    of texts those that differ.
+    """
+    order = [int(at) for at in np.argsort(-examples.badness, kind="stable") if examples.wrong[at]][:MOST_MISTAKES]
+    pairs = predictions.rows.pairs
+    return [
+        {
+            "benchmark": predictions.benchmark,
+            "split": predictions.split,
+            "index": int(predictions.rows.index[at]),
+            "text": predictions.rows.texts[at],
+            "text_pair": None if pairs is None else pairs[at],
+            "gold": examples.gold[at],
+            "said": examples.answers[at],
+            "confidence": None if examples.confidence is None else round(float(examples.confidence[at]), 6),
+            "badness": round(float(examples.badness[at]), 6),
+            "by": examples.order,
+        }
+        for at in order
+    ]
 
 
 KEYS = ("slices", "classes", "calibration", "mistakes", "overlap")

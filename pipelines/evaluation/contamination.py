@@ -422,11 +422,11 @@ def _trained(recipe: Recipe, model: str) -> list[Stage]:
     return [each for each in (*reversed([*recipe.lineage(stage)]), stage) if each.trains]
 
 
-def _texts(stage: Stage) -> Iterator[str]:
-    """Every training text of a stage: each row of a task as one, each document of a pretraining."""
+def _texts(stage: Stage, folder: Path | None) -> Iterator[str]:
+    """Every training text of a stage: each row of a task as one, each document of a pretraining that was read."""
     subjects: Mapping[str, Any] = stage.subjects()
     if not subjects:
-        yield from stage.texts() or ()
+        yield from stage.learnt_texts(folder) or ()
     for model, subject in subjects.items():
         task = subject.resolved(model.rpartition("/")[2])
         task = AsText(task) if getattr(subject, "as_text", False) else task
@@ -438,7 +438,7 @@ def _look(context: Context, stages: Sequence[Stage], examined: Examined) -> dict
     sources = []
     for number, stage in enumerate(stages):
         context.events.emit("progress", what=f"comparing with the training text of '{stage.id}'")
-        texts, words = examined.look(_texts(stage), number)
+        texts, words = examined.look(_texts(stage, context.stage_folders.get(stage.id)), number)
         sources.append({"stage": stage.id, "texts": texts, "words": words})
     exact, partly = examined.exact, examined.partly
     whole, part = np.flatnonzero(exact >= 0), np.flatnonzero(partly >= 0)
@@ -468,7 +468,8 @@ def _key(context: Context, stages: Sequence[Stage], examined: Examined) -> str:
     trained = []
     for stage in stages:
         subjects = [getattr(each, "max_train_samples", None) for each in stage.subjects().values()]
-        trained.append([stage.id, stage.content(context.recipe), getattr(stage, "max_train_samples", None), subjects])
+        rows = [getattr(stage, "max_train_samples", None), *stage.learnt_rows(context.stage_folders.get(stage.id))]
+        trained.append([stage.id, stage.content(context.recipe), rows, subjects])
     text = json.dumps([VERSION, trained], sort_keys=True)
     digest = hashlib.sha256(text.encode())
     digest.update(examined.whole.tobytes() + examined.hashes.tobytes())

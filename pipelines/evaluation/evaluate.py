@@ -23,7 +23,7 @@ from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import BASELINES, TASK_KINDS
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
-from pipelines.data.references import DatasetReference
+from pipelines.data.references import DatasetReference, short_names
 from pipelines.evaluation import held_out, policy
 from pipelines.evaluation.benchmark_selection import choose
 from pipelines.evaluation.cost import evaluation_cost
@@ -152,7 +152,7 @@ class Evaluate(PolicyKeys, Stage):
 
     def text_names(self, recipe: Recipe) -> list[str]:
         """The keys of `datasets` in `metrics.json`."""
-        return held_out.names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
+        return short_names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
     def policy_scores(self, recipe: Recipe) -> dict[str, list[str]]:
         """The key of what is measured of a model's own completions in `metrics.json`, with the names of its scores."""

@@ -37,8 +37,11 @@ class PretrainedStage(Protocol):
     def content(self, recipe: Recipe) -> dict[str, str]:
         """Hashes of what it was trained on."""
 
-    def texts(self) -> Iterator[str]:
-        """What it was trained on."""
+    def learnt_texts(self, folder: Path | None) -> Iterator[str]:
+        """What the complete stage in `folder` was trained on."""
+
+    def learnt_rows(self, folder: Path | None) -> list[int | None]:
+        """Which part of its text that is."""
 
 
 def pretrained(recipe: Recipe, stage: Evaluate) -> tuple[PretrainedStage | None, list[ConfigIssue]]:
@@ -101,20 +104,6 @@ def _repeated(values: Sequence[object]) -> list[int]:
     return [at for at, value in enumerate(values) if value in values[:at]]
 
 
-def names(datasets: Sequence[DatasetReference], taken: Sequence[str] = ()) -> list[str]:
-    """The key of each data set in `metrics.json`: its path (of files, the last part), with the split where others
-    share it."""
-    short = [Path(each.path).name if Path(each.path).is_absolute() else each.path for each in datasets]
-    every = [*short, *taken]
-    split = [
-        f"{name}:{each.split}" if every.count(name) > 1 else name for name, each in zip(short, datasets, strict=True)
-    ]
-    return [
-        f"{name}:{each.name or each.text}" if split.count(name) > 1 else name
-        for name, each in zip(split, datasets, strict=True)
-    ]
-
-
 def read_by(context: Context, stage: Evaluate, chosen: PretrainedStage) -> HeldOutModel:
     """The chosen stage's model, ready to be asked."""
     from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel
@@ -160,16 +149,16 @@ def peers(context: Context, chosen: PretrainedStage, tokenizer: PreTrainedTokeni
     from pipelines.data.packing import end_of_text
     from pipelines.evaluation.ngrams import kept
 
+    folder = context.stage_folders.get(chosen.id)
     identity = {
         "tokenizer": tokenizer_hash(tokenizer),
         "data": chosen.content(context.recipe),
-        "rows": chosen.max_train_samples,
+        "rows": [chosen.max_train_samples, *chosen.learnt_rows(folder)],
     }
 
     def fitted() -> NGrams:
-        return kept(
-            context.cache, identity, token_streams(tokenizer, chosen.texts()), len(tokenizer), end_of_text(tokenizer)
-        )
+        streams = token_streams(tokenizer, chosen.learnt_texts(folder))
+        return kept(context.cache, identity, streams, len(tokenizer), end_of_text(tokenizer))
 
     if context.world.is_main:
         context.events.emit("progress", what="counting tokens for the unigram and the bigram model")

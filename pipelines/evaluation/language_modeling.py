@@ -339,15 +339,19 @@ def _asked(
     """
     import torch
 
+    from pipelines.models.log_probabilities import distributions_of, log_probabilities_of
+
+    places = torch.from_numpy(wanted).to(reader.device)
+    target = torch.from_numpy(labels[wanted]).to(reader.device)
+    loss, right = np.empty(len(target)), np.empty(len(target), dtype=np.bool_)
     with torch.inference_mode():
-        outputs = reader.model(**{name: value.to(reader.device) for name, value in inputs.items()})
-        logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
-        chosen = logits[torch.from_numpy(wanted).to(logits.device)].float()  # (asked, vocabulary)
-        if never is not None:
-            chosen[:, torch.from_numpy(np.flatnonzero(never)).to(chosen.device)] = -torch.inf
-        target = torch.from_numpy(labels[wanted]).to(logits.device)
-        loss = torch.nn.functional.cross_entropy(chosen, target, reduction="none").double().cpu().numpy()
-        right = (chosen.argmax(-1) == target).cpu().numpy()
+        given = {name: value.to(reader.device) for name, value in inputs.items()}
+        outputs, said = distributions_of(reader.model, given, places)
+        for part, logits in said.in_chunks():  # (some, vocabulary)
+            if never is not None:
+                logits[:, torch.from_numpy(np.flatnonzero(never)).to(logits.device)] = -torch.inf
+            loss[part] = -log_probabilities_of(logits, target[part]).double().cpu().numpy()
+            right[part] = (logits.argmax(-1) == target[part]).cpu().numpy()
     if not np.isfinite(loss).all():
         raise ModelError(
             "the model gives NaN or infinity for held-out text: its training diverged, so lower its learning rate"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
-from pipelines.core.files import write_json
+from pipelines.core.files import whole_file, write_json
 from pipelines.core.interfaces import Context, Task
 from pipelines.core.scores import percent_metrics, score_names
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
-from pipelines.evaluation.mistakes import write_mistakes
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
@@ -239,3 +240,9 @@ def trained_on(name: str, reference: DatasetReference, chosen: PretrainedStage) 
         f"{name}: the split '{reference.split}' is what '{chosen.id}' was trained on, so it is not held out; "
         "name another in 'split'"
     )
+
+
+def write_mistakes(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
+    """Write `mistakes.jsonl` atomically, one object a line."""
+    with whole_file(path) as temporary:
+        temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

@@ -2,21 +2,30 @@
 
 Labels stand at the position that predicts them, as every collator here puts them: `labels[:, t]` is the token that the
 logits at `t` are about. The head sees these positions alone, so that logits over the vocabulary exist for these:
-(named, vocab), never (rows, length, vocab). Devlin et al. 2019, section 3.1: only masked tokens are predicted.
+(named, vocab), never (rows, length, vocab). Devlin et al. 2019, section 3.1: only masked tokens are predicted. Where
+they would be many, losses and log-probabilities are computed from what the output matrix reads, chunk by chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipelines.core.costs import LOGITS_KEPT
 from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import CompletionCollator, padding_token
+from pipelines.models.linear_cross_entropy import (
+    log_probabilities_and_entropies,
+    logits_by_chunk,
+    summed_cross_entropy,
+)
 from pipelines.models.sampling import decoder_start, filled
 
 if TYPE_CHECKING:
@@ -33,6 +42,198 @@ def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tu
         return outputs, logits.reshape(-1, logits.shape[-1])
     outputs = model(**inputs)
     return outputs, token_logits(outputs)[wanted]
+
+
+@dataclass(frozen=True)
+class TokenDistributions:
+    """What a model says about the wanted places, row after row: their logits, or what these are computed from."""
+
+    states: Tensor
+    """Logits (wanted, vocab); with a `weight`, what it is multiplied with (wanted, dim)."""
+    weight: Tensor | None = None
+    """The output matrix (vocab, dim)."""
+    bias: Tensor | None = None
+    """Of the output matrix (vocab,)."""
+    dtype: torch.dtype = torch.float32
+    """What the product is computed in."""
+
+    @classmethod
+    def of(cls, states: Tensor, weight: Tensor, bias: Tensor | None) -> TokenDistributions:
+        """Of states (wanted, dim) and an output matrix: as logits where these are few."""
+        if len(states) * len(weight) <= LOGITS_KEPT:
+            return cls(functional.linear(states, weight, bias))
+        return cls(states, weight, bias, computed_in(states))
+
+    def cross_entropy(self, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Summed over the labels (wanted,), in nats and fp32 (). `smoothing` as in
+        `objectives.losses.cross_entropy`."""
+        if self.weight is None:
+            return functional.cross_entropy(self.states.float(), labels, reduction="sum", label_smoothing=smoothing)
+        return summed_cross_entropy(self.states, self.weight, self.bias, labels, self.dtype, smoothing)
+
+    def log_probabilities(
+        self, labels: Tensor, temperature: float = 1.0, *, with_entropies: bool = False, learns_entropies: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(log p of the labels (wanted,), the distributions' entropies (wanted,) if asked for), in nats and fp32.
+
+        `temperature` divides the logits. Entropies have a gradient only with `learns_entropies`: it costs time.
+        """
+        if self.weight is not None:
+            named, entropies = log_probabilities_and_entropies(
+                self.states,
+                self.weight,
+                self.bias,
+                labels,
+                self.dtype,
+                1 / temperature,
+                with_entropies or learns_entropies,
+            )
+            return named, entropies if entropies is None or learns_entropies else entropies.detach()
+        logits = self.states.float()
+        if temperature != 1.0:
+            logits = logits / temperature
+        named = log_probabilities_of(logits, labels)
+        if not (with_entropies or learns_entropies):
+            return named, None
+        with torch.set_grad_enabled(learns_entropies and torch.is_grad_enabled()):
+            return named, entropies_of(logits if learns_entropies else logits.detach())
+
+    def in_chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """(which places, their logits (some, vocab) in fp32), without gradient and never many at once."""
+        if self.weight is None:
+            yield slice(0, len(self.states)), self.states.detach().float()
+            return
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        for part, logits in logits_by_chunk(self.states.to(self.dtype), self.weight.to(self.dtype), bias):
+            yield part, logits.float()
+
+
+def computed_in(states: Tensor) -> torch.dtype:
+    """The type of a product of `states` with a matrix, here and now."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def distributions_of(
+    model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor
+) -> tuple[ModelOutput, TokenDistributions]:
+    """(the model's outputs, what it says at the `wanted` positions). Where logits would be many they are not computed:
+    those of the outputs then have a vocabulary of none."""
+    output = output_layer(model)
+    if (
+        output is None
+        or int(wanted.sum()) * output.out_features <= LOGITS_KEPT
+        or not output_is_last(model, inputs, wanted)
+    ):
+        outputs, logits = logits_of(model, inputs, wanted)
+        return outputs, TokenDistributions(logits)
+    narrows = narrowing_is_exact(model, inputs, wanted)
+    with silent(model) as read, only_positions(model, wanted) if narrows else nullcontext():
+        outputs = model(**inputs)
+    ((states, dtype),) = read
+    states = states.reshape(-1, states.shape[-1]) if narrows else states[wanted]
+    return outputs, TokenDistributions(states, output.weight, output.bias, dtype)
+
+
+def output_layer(model: nn.Module) -> nn.Linear | None:
+    """The layer that makes logits over the vocabulary, if it is an ordinary one."""
+    try:
+        output = without_wrappers(model).get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    return output if type(output) is nn.Linear else None
+
+
+BIAS_BEHIND = "final_logits_bias"
+"""What BART and its kin add to logits (1, vocab): nothing, in most checkpoints."""
+
+
+@contextmanager
+def silent(model: nn.Module) -> Iterator[list[tuple[Tensor, torch.dtype]]]:
+    """A list of what the output layer of `model` reads, and the type that it computes in, while it says nothing about
+    any word.
+
+    That nothing depends on its weights all the same: processes that share gradients look for what a pass used.
+    """
+    bare, output = without_wrappers(model), output_layer(model)
+    assert output is not None
+    zeros: Tensor | None = getattr(bare, BIAS_BEHIND, None)
+    read: list[tuple[Tensor, torch.dtype]] = []
+
+    def forward(states: Tensor) -> Tensor:
+        read.append((states, computed_in(states)))
+        bias = None if output.bias is None else output.bias[:0]
+        return functional.linear(states, output.weight[:0], bias)
+
+    with answering(output, forward):
+        try:
+            if zeros is not None:
+                setattr(bare, BIAS_BEHIND, zeros[:, :0])
+            yield read
+        finally:
+            if zeros is not None:
+                setattr(bare, BIAS_BEHIND, zeros)
+
+
+@contextmanager
+def answering(output: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """`forward` in place of the layer's own."""
+    output.forward = forward
+    try:
+        yield
+    finally:
+        del output.forward
+
+
+def output_is_last(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> bool:
+    """Whether the logits of `model` are what its output layer says and nothing is done to them; tried once, then
+    remembered.
+
+    Not so where logits are scaled, bounded or biased afterwards, where the layer is adapted, compiled or spread over
+    devices, or where it is asked more than once.
+    """
+    bare = without_wrappers(model)
+    remembered: bool | None = getattr(bare, "finery_output_is_last", None)
+    if remembered is not None:
+        return remembered
+    output = output_layer(model)
+    plain = (
+        output is not None
+        and type(output.weight) is nn.Parameter
+        and not hasattr(output.weight, "ds_id")
+        and "forward" not in vars(output)
+        and not output._forward_hooks
+        and not output._forward_pre_hooks
+        and not hasattr(model, "_orig_mod")
+        and not hasattr(getattr(model, "module", None), "_orig_mod")
+    )
+    bare.finery_output_is_last = plain and _says_what_its_output_says(bare, inputs, wanted)
+    return bool(bare.finery_output_is_last)
+
+
+def _says_what_its_output_says(bare: PreTrainedModel, inputs: dict[str, Tensor], wanted: Tensor) -> bool:
+    """Numbers that no model would say come out as they went in, and so does nothing at all."""
+    output = output_layer(bare)
+    assert output is not None
+    rows = wanted.any(dim=1).nonzero().squeeze(1)[:2]
+    some = {name: value[rows] for name, value in inputs.items()}
+    said: list[Tensor] = []
+
+    def odd(states: Tensor) -> Tensor:
+        shape = (*states.shape[:-1], output.out_features)
+        numbers = torch.linspace(-1e3, 1e3, math.prod(shape), device=states.device)
+        said.append(numbers.reshape(shape).to(states.dtype))
+        return said[-1]
+
+    with tried(bare, wanted.device):
+        try:
+            with answering(output, odd):
+                heard = token_logits(bare(**some))
+            with silent(bare) as read:
+                nothing = token_logits(bare(**some))
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+            return False
+    return len(said) == len(read) == 1 and torch.equal(heard.float(), said[0].float()) and nothing.shape[-1] == 0
 
 
 def token_logits(outputs: ModelOutput) -> Tensor:
@@ -58,11 +259,8 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
         if chosen.numel() == 1:
             return False
         chosen.view(-1)[0] = False
-    modes = {module: module.training for module in bare.modules()}
-    devices = [wanted.device] if wanted.is_cuda else []
-    bare.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices):
+        with tried(bare, wanted.device):
             whole = token_logits(bare(**some))[chosen].float()
             with only_positions(bare, chosen):
                 narrow = token_logits(bare(**some)).float()
@@ -71,11 +269,21 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
         exact = narrow.shape == whole.shape and bool((narrow - whole).abs().max() <= 0.02 * whole.abs().max())
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         exact = False
+    bare.finery_narrowing_is_exact = exact
+    return exact
+
+
+@contextmanager
+def tried(bare: PreTrainedModel, device: torch.device) -> Iterator[None]:
+    """Passes that only look: without dropout, gradients or random numbers."""
+    modes = {module: module.training for module in bare.modules()}
+    bare.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
     finally:
         for module, training in modes.items():
             module.training = training
-    bare.finery_narrowing_is_exact = exact
-    return exact
 
 
 def without_wrappers(model: nn.Module) -> PreTrainedModel:
@@ -130,13 +338,9 @@ def token_log_probabilities(
     """
     labels = inputs["labels"]
     mask = labels != IGNORED
-    _, logits = logits_of(model, {name: inputs[name] for name in MODEL_INPUTS if name in inputs}, mask)
-    logits = logits.float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    named = log_probabilities_of(logits, labels[mask])
-    entropies = spread(entropies_of(logits.detach()), mask) if with_entropy else None
-    return TokenLogProbabilities(spread(named, mask), mask, entropies)
+    _, said = distributions_of(model, {name: inputs[name] for name in MODEL_INPUTS if name in inputs}, mask)
+    named, entropies = said.log_probabilities(labels[mask], temperature, with_entropies=with_entropy)
+    return TokenLogProbabilities(spread(named, mask), mask, None if entropies is None else spread(entropies, mask))
 
 
 def log_probabilities_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -71,7 +72,7 @@ def predict(
     from pipelines.data.encoding import collate, encode
 
     examples = encode(tokenizer, rows, max_length)
-    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, **running))
+    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, first_token=True, **running))
 
 
 def _logits(outputs: ModelOutput, inputs: Mapping[str, Tensor]) -> NDArray[np.float32]:
@@ -91,16 +92,22 @@ def forward(
     examples: Any,
     collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
     read: Callable[[ModelOutput, dict[str, Tensor]], Sequence[Any] | NDArray[np.generic]],
+    first_token: bool = False,
     **running: Unpack[Running],
 ) -> list[Any]:
     """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
 
+    With `first_token` it keeps nothing of other hidden states of the last layer than a head that reads no other.
     `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
     """
 
+    from pipelines.models.first_token import first_token_only
+
     def answer(positions: list[int], device: torch.device | str) -> Sequence[Any] | NDArray[np.generic]:
         inputs = collate([examples[position] for position in positions])
-        outputs = model(**{name: value.to(device) for name, value in inputs.items() if name != "labels"})
+        given = {name: value.to(device) for name, value in inputs.items() if name != "labels"}
+        with first_token_only(model, given) if first_token else nullcontext():
+            outputs = model(**given)
         return read(outputs, inputs)
 
     return answers(model, examples.lengths.tolist(), answer, **running)

@@ -7,6 +7,7 @@ of items. Every loss here returns the sum; the loop divides by the count over al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,30 +15,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.models.log_probabilities import logits_of
+from pipelines.models.first_token import first_token_only
+from pipelines.models.log_probabilities import distributions_of
 
 if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-def masked_token_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
-    """Cross-entropy summed over the positions that have a label; the head sees no other position.
+def token_loss(model: nn.Module, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, ModelOutput]:
+    """Cross-entropy summed over the positions that have a label (); the head sees no other position.
 
     Devlin et al. 2019, section 3.1: only masked tokens are predicted, so logits over the vocabulary are computed for
     these alone: (masked, vocab) instead of (batch, query, vocab).
     """
     inputs = dict(inputs)
     labels = inputs.pop("labels")  # (batch, query)
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    return functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum"), outputs
+    outputs, said = distributions_of(model, inputs, labels != IGNORED)
+    return said.cross_entropy(labels[labels != IGNORED], smoothing), outputs
 
 
 def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy of the hidden tokens and of the pairs, each summed (2,). `pair_labels` (batch,)."""
     inputs = dict(inputs)
     labels, pair_labels = inputs.pop("labels"), inputs.pop("pair_labels")
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    tokens = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
+    outputs, said = distributions_of(model, inputs, labels != IGNORED)
+    tokens = said.cross_entropy(labels[labels != IGNORED])
     about = outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
     pairs = functional.cross_entropy(about.float(), pair_labels, reduction="sum", ignore_index=IGNORED)
     return torch.stack([tokens, pairs]), outputs
@@ -59,12 +61,21 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, weight
 
 
 def classification_loss(
-    model: nn.Module, inputs: dict[str, Tensor], *, smoothing: float = 0.0, weights: Tensor | None = None
+    model: nn.Module,
+    inputs: dict[str, Tensor],
+    *,
+    smoothing: float = 0.0,
+    weights: Tensor | None = None,
+    first_token: bool = False,
 ) -> tuple[Tensor, ModelOutput]:
-    """Cross-entropy summed over the examples. logits (batch, classes), labels (batch,)."""
+    """Cross-entropy summed over the examples. logits (batch, classes), labels (batch,).
+
+    With `first_token` nobody reads other hidden states of the last layer, unless the head does.
+    """
     inputs = dict(inputs)
     labels = inputs.pop("labels")
-    outputs = model(**inputs)
+    with first_token_only(model, inputs) if first_token else nullcontext():
+        outputs = model(**inputs)
     return cross_entropy(outputs.logits, labels, smoothing, weights), outputs
 
 
@@ -82,11 +93,14 @@ def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Mode
     return cross_entropy(logits.masked_fill(padding[:, None, :], torch.finfo(torch.float32).min), labels), outputs
 
 
-def regression_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
+def regression_loss(
+    model: nn.Module, inputs: dict[str, Tensor], *, first_token: bool = False
+) -> tuple[Tensor, ModelOutput]:
     """Squared error summed over the examples that have a label. logits (batch, 1), labels (batch,)."""
     inputs = dict(inputs)
     labels = inputs.pop("labels")
-    outputs = model(**inputs)
+    with first_token_only(model, inputs) if first_token else nullcontext():
+        outputs = model(**inputs)
     errors = (outputs.logits.float().squeeze(-1) - labels.float()) ** 2
     return errors.masked_fill(labels == IGNORED, 0.0).sum(), outputs
 

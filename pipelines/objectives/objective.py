@@ -97,7 +97,7 @@ class Objective(Block):
 
     def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """(sums over the items of each part, in the order of `label_names` (parts,); the model's outputs)."""
-        from pipelines.objectives.losses import masked_token_loss
+        from pipelines.objectives.losses import token_loss
 
-        total, outputs = masked_token_loss(model, batch)
+        total, outputs = token_loss(model, batch)
         return total.reshape(1), outputs

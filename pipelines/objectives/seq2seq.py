@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipelines.core.interfaces import IGNORED, Head
+from pipelines.core.interfaces import Head
 from pipelines.objectives.attention_masks import decoder_sees_ahead
 from pipelines.objectives.batches import padded, padding_token, start_token, taught
 from pipelines.objectives.objective import Collate, Objective
@@ -48,15 +48,9 @@ class Seq2SeqObjective(Objective):
 
     def loss(self, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """Cross-entropy against smoothed targets, summed over the tokens of the target (1,)."""
-        from torch.nn import functional
+        from pipelines.objectives.losses import token_loss
 
-        inputs = dict(batch)
-        labels = inputs.pop("labels")  # (batch, target)
-        outputs = model(**inputs)
-        labelled = labels != IGNORED
-        total = functional.cross_entropy(
-            outputs.logits[labelled].float(), labels[labelled], reduction="sum", label_smoothing=self.label_smoothing
-        )
+        total, outputs = token_loss(model, batch, self.label_smoothing)
         return total.reshape(1), outputs
 
 

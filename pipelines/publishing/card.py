@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +29,7 @@ from pipelines.publishing.usage import fetch, lines_of_use, load
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
+    from jinja2 import Template
 
 Scores = Mapping[str, BenchmarkScores]
 """Of the published model, by benchmark."""
@@ -66,16 +68,12 @@ def card(
     require: Mapping[str, str] | None = None,
 ) -> str:
     """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model."""
-    from jinja2 import Environment, StrictUndefined
-
     adapter = (folder / "adapter_config.json").is_file()
     config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
     own_code = bool(config.get("auto_map"))
     use = HEAD_CLASSES[head.kind]
-    template = resources.files(__package__ or "").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
-    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
-    return environment.from_string(template).render(
+    return _template().render(
         metadata=metadata(recipe, head, scores, _method(made_by(recipe, stage)) if adapter else None, own_code, license)
         .to_yaml()
         .strip(),
@@ -105,6 +103,15 @@ def card(
         local_data=", ".join(_local_data(recipe)),
         chosen=", ".join(f"`{path} {comparison}`" for path, comparison in (require or {}).items()),
     )
+
+
+@cache
+def _template() -> Template:
+    """The card's, compiled once."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = resources.files(__package__ or "").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
+    return Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False).from_string(text)
 
 
 def metadata(

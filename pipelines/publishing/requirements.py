@@ -95,6 +95,10 @@ def parse(path: str, comparison: object) -> Requirement:
         raise ValueError(
             f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write {threshold * 100:g}"
         )
+    if highest == 100.0 and threshold > 100:
+        raise ValueError(
+            f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write a number between them"
+        )
     return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
 
 

@@ -163,6 +163,8 @@ class StageReport:
     """Scores on the rows set aside while training, by name."""
     signals: Mapping[str, Points] = field(default_factory=dict)
     """Of a ppo stage its reward, KL and other signals by iteration."""
+    datasets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of a pretrain stage with weights or streams, what was drawn from each data set: `tokens`, `share`, `epochs`."""
     samples: Sequence[JSONObject] = ()
     """Of a ppo stage what the policy wrote at first and at last."""
 
@@ -219,6 +221,7 @@ def run_results(folder: Path, recipe: Recipe) -> RunResults:
                 thinned(learning_curve(events, stage.id)) if stage.trains else [],
                 _held_out(events, stage.id) if stage.trains else {},
                 ppo_signals(events, stage.id) if ppo else {},
+                read_json(place / "metrics.json").get("datasets") or {} if stage.stage == "pretrain" else {},
                 ppo_samples(events, stage.id) if ppo else [],
             )
         )

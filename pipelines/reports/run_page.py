@@ -17,6 +17,7 @@ from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import is_percent, smaller_is_better
 from pipelines.reports import plots
+from pipelines.reports.profile_page import write_profile_page
 from pipelines.reports.results import PPO_SIGNALS, Points, RunResults, StageReport, run_results, thinned
 
 MISTAKES_SHOWN = 6
@@ -41,10 +42,11 @@ JUDGE_MEASURES = {
 
 
 def write_run_report(folder: Path, recipe: Recipe) -> None:
-    """Write `report.html` and `README.md` of a run folder."""
+    """Write `report.html` and `README.md` of a run folder, and `profile.html` where it was profiled."""
     run = run_results(folder, recipe)
     write_text(folder / "report.html", page(run))
     write_text(folder / "README.md", readme(run))
+    write_profile_page(folder, recipe)
 
 
 def page(run: RunResults) -> str:
@@ -383,13 +385,17 @@ def _cost(stage: StageReport) -> list[str]:
     costs = stage.costs
     whole, trained = costs.get("all_parameters"), costs.get("trainable_parameters")
     share = f" of {count(whole)} ({trained / whole:.1%})" if whole and trained is not None else ""
-    rate = costs.get("train_samples_per_second")
+    rate, tokens, used = (
+        costs.get(f"train_{key}") for key in ("samples_per_second", "tokens_per_second", "utilisation")
+    )
     return [
         stage.id,
         stage.kind,
         "" if stage.seconds is None else "reused" if stage.reused else seconds(stage.seconds),
         f"{costs['train_steps']:,.0f}" if "train_steps" in costs else "",
         f"{rate:,.0f}" if rate else "",
+        f"{tokens:,.0f}" if tokens else "",
+        f"{used:.0%}" if used else "",
         "" if trained is None else count(trained) + share,
         size(costs.get("peak_memory_bytes")),
     ]

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipelines.core import errors
@@ -38,10 +39,12 @@ from pipelines.core.errors import (
     Unforeseen,
 )
 from pipelines.core.files import write_text
-from pipelines.core.interfaces import Gather, Value, World
+from pipelines.core.interfaces import Gather, Profile, Value, World
 from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
 POLL_SECONDS = 0.05
+TIMEOUT = 1800
+"""Seconds that a process waits for the others where `arguments.ddp_timeout` does not say."""
 FAILURE = "failure.json"
 """Written by a rank that ends with an error, read by the driver."""
 
@@ -62,12 +65,17 @@ class Hosts:
 
 
 def hosts() -> Hosts:
-    """The hosts that this process works on."""
-    folder = os.environ.get("FINERY_WORLD")
-    count = int(os.environ.get("FINERY_HOSTS", "1"))
-    if not folder or count == 1:
+    """The hosts that this process works on. Raises CommandError when the variables do not say which they are."""
+    folder, address = os.environ.get("FINERY_WORLD"), os.environ.get("FINERY_ADDRESS")
+    count, number = os.environ.get("FINERY_HOSTS", "1"), os.environ.get("FINERY_HOST", "")
+    if not folder or count == "1":
         return Hosts()
-    return Hosts(count, int(os.environ["FINERY_HOST"]), os.environ["FINERY_ADDRESS"], Path(folder))
+    if not (count.isdecimal() and number.isdecimal() and int(number) < int(count) and address):
+        raise CommandError(
+            f"FINERY_WORLD is set, so several hosts work together; set FINERY_HOSTS to their number (it is '{count}'), "
+            f"FINERY_HOST to this one's, from 0 (it is '{number}'), and FINERY_ADDRESS to the first one's address"
+        )
+    return Hosts(int(count), int(number), address, Path(folder))
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ class Call:
     run_folder: str
     stage: str
     folder: str
+    profile: Profile
     processes: int
     """In all."""
     port: int
@@ -107,15 +116,16 @@ class Call:
             self.run_folder,
             self.stage,
             self.folder,
+            self.profile,
             str(self.processes),
         ]
 
 
-def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: Hosts) -> Call:
+def call_for(run_folder: Path, stage: str, folder: Path, processes: int, profile: Profile, here: Hosts) -> Call:
     """The call for a stage; on several hosts it is announced to the others. Raises StageError when it cannot be
     shared evenly."""
     if here.count == 1:
-        return Call(str(run_folder), stage, str(folder), processes, 0, "")
+        return Call(str(run_folder), stage, str(folder), profile, processes, 0, "")
     if processes % here.count:
         raise StageError(
             f"{processes} processes cannot be shared evenly by {here.count} hosts; set launch.num_processes "
@@ -124,7 +134,7 @@ def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: H
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
-    call = Call(str(run_folder.absolute()), stage, str(folder.absolute()), processes, port, os.getcwd())
+    call = Call(str(run_folder.absolute()), stage, str(folder.absolute()), profile, processes, port, os.getcwd())
     assert here.folder is not None
     here.folder.mkdir(parents=True, exist_ok=True)
     number = len(list(here.folder.glob("*.json")))
@@ -132,13 +142,15 @@ def call_for(run_folder: Path, stage: str, folder: Path, processes: int, here: H
     return call
 
 
-def run_ranks(processes: int, run_folder: Path, stage_id: str, folder: Path, stop: StopSignal) -> None:
+def run_ranks(
+    processes: int, run_folder: Path, stage_id: str, folder: Path, stop: StopSignal, profile: Profile = "ddp"
+) -> None:
     """Run a stage on `processes` ranks. Raises what the first failing rank raised."""
     (folder / FAILURE).unlink(missing_ok=True)
     environment = os.environ | {"FINERY_PARENT_PID": ""}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     here = hosts()
-    command = call_for(run_folder, stage_id, folder, processes, here).command(here)
+    command = call_for(run_folder, stage_id, folder, processes, profile, here).command(here)
     ranks_log = run_folder / "ranks.log"
     before = ranks_log.stat().st_size if ranks_log.exists() else 0
     tie = functools.partial(die_with_parent, signal.SIGKILL, os.getpid())
@@ -267,15 +279,16 @@ def read_failure(folder: Path) -> FineryError | None:
     return error
 
 
-def join_world(expected: int) -> World:
-    """Join the other ranks. Raises StageError when the world is not as large as the recipe asked."""
+def join_world(expected: int, profile: Profile, seconds: int = TIMEOUT) -> World:
+    """Join the other ranks, for any of which one waits at most so many seconds. Raises StageError when the world is not
+    as large as the recipe asked."""
     import torch
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.cuda.is_available())
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(seconds=seconds))
     if state.num_processes != expected:
         raise StageError(f"{expected} processes were asked for, but {state.num_processes} joined")
-    return World(rank=state.process_index, size=state.num_processes)
+    return World(rank=state.process_index, size=state.num_processes, profile=profile)
 
 
 def barrier(world: World) -> Callable[[], None]:
@@ -303,6 +316,37 @@ def gather(world: World) -> Gather:
         return values
 
     return collect
+
+
+WAITED = ("timed out waiting", "collective operation timeout", "timeout waiting for")
+"""What gloo and NCCL say when another process did not take part in time."""
+
+
+def absence(error: RuntimeError, run_folder: Path, world: World, seconds: int) -> ProcessLost | None:
+    """The error that names the rank which the others waited for in vain; None where `error` is about something else.
+
+    That is one that gives no sign of life any more, else the one that moved on least recently.
+    """
+    text = str(error).lower()
+    if not any(sign in text for sign in WAITED):
+        return None
+    seen: list[tuple[bool, float, int]] = []
+    for rank in set(range(world.size)) - {world.rank}:
+        alive = run_folder / Heartbeat.FOLDER / str(rank)
+        try:
+            beat, step = alive.stat().st_mtime, alive.with_suffix(".step").stat().st_mtime
+        except OSError:  # it has ended, and said why
+            continue
+        seen.append((time.time() - beat < 3 * Heartbeat.SECONDS, step, rank))
+    if not seen:
+        return None
+    lives, step, rank = min(seen)
+    how = "it still runs, but" if lives else "it gives no sign of life, and"
+    last = datetime.fromtimestamp(step, UTC).isoformat(timespec="seconds")
+    return ProcessLost(
+        f"rank {rank} did not answer the others for {seconds} s (arguments.ddp_timeout); {how} it last moved on at "
+        f"{last}; `finery resume` continues from the last checkpoint"
+    )
 
 
 class Heartbeat:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pipelines.core import model_types, registry
 from pipelines.core.config import Block
@@ -30,6 +31,8 @@ COUNTED = {model_types.__name__}
 CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "task_kinds"}
 """Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`) and the kinds of
 its tasks (`Stage.modules`). Of every other registry that it looks names up in, all entries are."""
+LOOKED_UP = re.compile(rb"\b(load|module)\s*\(")
+"""Where a registry may be asked for a name that is written there."""
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "datasets", "numpy")
 """Packages whose version can change a result."""
 
@@ -131,10 +134,22 @@ def _read(module: str) -> tuple[str, tuple[str, ...]]:
     return _parsed(module, origin, package, status.st_size, status.st_mtime_ns)
 
 
+def _spec(module: str) -> ModuleSpec | None:
+    """Where an import would find a module, None where there is none. Nothing is imported: `find_spec` imports what
+    stands above a name, and of `from module import name` that is the module itself, with every library that it uses.
+    """
+    around = module.rpartition(".")[0]
+    if not around or module in sys.modules:
+        return find_spec(module)
+    above = sys.modules[around] if around in sys.modules else _spec(around)
+    places = getattr(above, "__path__", None) or getattr(above, "submodule_search_locations", None)
+    return PathFinder.find_spec(module, places) if places else None
+
+
 @cache
 def _origin(module: str) -> tuple[Path | None, str]:
     """(the file of a module, the package that it is or stands in)."""
-    spec = find_spec(module)
+    spec = _spec(module)
     if spec is None or spec.origin is None:
         return None, ""
     return Path(spec.origin), module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
@@ -142,9 +157,10 @@ def _origin(module: str) -> tuple[Path | None, str]:
 
 @cache
 def _parsed(module: str, origin: Path, package: str, size: int, changed: int) -> tuple[str, tuple[str, ...]]:
-    tree = _WithoutTypes().visit(ast.parse(origin.read_bytes()))
+    source = origin.read_bytes()
+    tree = ast.parse(source)
     used: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             used |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -155,23 +171,38 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
             used |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
             if base == registry.__name__:
                 used |= {module for alias in node.names for module in _entries(alias.name.lower())}
-        elif isinstance(node, ast.Call):
-            used |= _loaded(node)
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [each for each in body if not _is_text(each)] or [ast.Pass()]  # type: ignore[attr-defined]
+    if LOOKED_UP.search(source):
+        used |= {module for node in ast.walk(tree) if isinstance(node, ast.Call) for module in _loaded(node)}
     counted = tuple(sorted(name for name in used if counts(name) and _exists(name)))
     texts = [hash_file(path) for path in sorted(origin.parent.glob("templates/*"))] if package == module else []
     return digest([hashlib.sha256(ast.dump(tree).encode()).hexdigest(), *texts]), counted
 
 
-class _WithoutTypes(ast.NodeTransformer):
-    """Takes out what only type checkers read."""
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, and what holds statements, after what only type checkers or people read is taken out of it.
 
-    def visit_If(self, node: ast.If) -> Any:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return [self.visit(each) for each in node.orelse] or ast.Pass()
-        return self.generic_visit(node)
+    Expressions, which are most of a tree, are not walked through.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                kept = [each for statement in block for each in _without_types(statement)]
+                if name == "body":
+                    kept = [each for each in kept if not _is_text(each)] or [ast.Pass()]
+                block[:] = kept
+                waiting += kept
+        yield node
+
+
+def _without_types(statement: ast.stmt) -> list[ast.stmt]:
+    """A statement; of `if TYPE_CHECKING`, what is done otherwise."""
+    match statement:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return [each for other in statement.orelse for each in _without_types(other)] or [ast.Pass()]
+    return [statement]
 
 
 def _entries(registry: str) -> set[str]:
@@ -200,7 +231,7 @@ def _is_text(node: ast.AST) -> bool:
 @cache
 def _exists(name: str) -> bool:
     try:
-        return find_spec(name) is not None
+        return _spec(name) is not None
     except (ImportError, AttributeError, ValueError):
         return False
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -47,6 +49,20 @@ def processes(num_processes: int | Literal["auto"]) -> int:
     return max(1, int(torch.cuda.device_count())) * hosts().count
 
 
+def lacking_for_deepspeed() -> str | None:
+    """What DeepSpeed needs that this machine has not got, completing `the profile zero3 …`; None where it has all."""
+    if find_spec("deepspeed") is None:
+        return (
+            "needs the package deepspeed, which is not installed here: pip install 'finery[deepspeed]', or use the "
+            "profile fsdp2, which needs none"
+        )
+    import torch
+
+    return (
+        None if torch.cuda.is_available() else "needs GPUs, and none is to be seen here; use the profile fsdp2 or ddp"
+    )
+
+
 def precision(mixed_precision: Precision | Literal["auto"]) -> Precision:
     """`auto` resolved: bf16 where the hardware multiplies it natively, else no."""
     if mixed_precision != "auto":
@@ -77,6 +93,28 @@ def describe() -> dict[str, Any]:
     return description
 
 
+ROOM = 0.85
+"""The share of free memory that a plan may fill: allocators leave gaps, and a plan knows no library's own buffers."""
+
+
+def free_memory(processes: int) -> int:
+    """Bytes that each of so many processes on this host may still take, of its GPU or of the host."""
+    import torch
+
+    if torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # no control group, or no limit in it
+        free = min(free, int((CGROUP / "memory.max").read_text()) - int((CGROUP / "memory.current").read_text()))
+    return free // processes
+
+
+CGROUP = Path("/sys/fs/cgroup")
+"""The control group of a container, as it sees itself."""
+
+
 def energy_joules() -> float | None:
     """A counter of the energy used so far, where the machine tells (Intel and AMD RAPL, NVIDIA); None elsewhere."""
     total, counted = 0.0, False
@@ -105,25 +143,39 @@ PLAIN_CORE = 25e9
 GPU_SHARE = 0.3
 """Share of the peak that training reaches. Assumed; small models, whose kernels are short, reach less."""
 
-GPUS: dict[str, tuple[float, float]] = {
-    "B200": (2250e12, 80e12),
-    "H200": (989e12, 67e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-    "A10": (125e12, 31.2e12),
-    "A40": (150e12, 37.4e12),
-    "A6000": (155e12, 38.7e12),
-    "V100": (125e12, 15.7e12),
-    "T4": (65e12, 8.1e12),
-    "RTX 4090": (165e12, 82.6e12),
-    "RTX 3090": (71e12, 35.6e12),
+
+class GpuFacts(NamedTuple):
+    """Of NVIDIA's data sheets."""
+
+    half: float
+    """Peak FLOP/s in 16 bits, dense."""
+    single: float
+    """Peak FLOP/s in float32."""
+    memory: float
+    """Bytes, of the largest one."""
+    link: float
+    """Bytes a second to the other GPUs of a host, one way: NVLink, else PCI Express with 16 lanes."""
+
+
+GPUS = {
+    "B200": GpuFacts(2250e12, 80e12, 180e9, 900e9),
+    "H200": GpuFacts(989e12, 67e12, 141e9, 450e9),
+    "H100": GpuFacts(989e12, 67e12, 80e9, 450e9),
+    "A100": GpuFacts(312e12, 19.5e12, 80e9, 300e9),
+    "L40S": GpuFacts(362e12, 91.6e12, 48e9, 32e9),
+    "L4": GpuFacts(121e12, 30.3e12, 24e9, 32e9),
+    "A10": GpuFacts(125e12, 31.2e12, 24e9, 32e9),
+    "A40": GpuFacts(150e12, 37.4e12, 48e9, 32e9),
+    "A6000": GpuFacts(155e12, 38.7e12, 48e9, 32e9),
+    "V100": GpuFacts(125e12, 15.7e12, 32e9, 150e9),
+    "T4": GpuFacts(65e12, 8.1e12, 16e9, 16e9),
+    "RTX 4090": GpuFacts(165e12, 82.6e12, 24e9, 32e9),
+    "RTX 3090": GpuFacts(71e12, 35.6e12, 24e9, 32e9),
 }
-"""Peak FLOP/s in 16 bits (dense) and in float32, by what a GPU's name contains. From NVIDIA's data sheets."""
+"""By what a GPU's name contains."""
 OLD_GPUS = ("V100", "T4")
 """GPUs without bfloat16."""
-UNKNOWN_GPU = (100e12, 20e12)
+UNKNOWN_GPU = GpuFacts(100e12, 20e12, 24e9, 32e9)
 """For a GPU that is not in the table."""
 
 MEASURED = "what training reached on such cores in a measurement; --flops-per-second sets another rate"
@@ -167,7 +219,7 @@ def this_machine(proc: Path = Path("/proc"), visible: str | None = None) -> Devi
 
 def gpu(name: str, count: int) -> Device:
     """A GPU by its name, as far as the table knows it."""
-    half, single = next((peaks for part, peaks in GPUS.items() if part in name), UNKNOWN_GPU)
+    half, single, _, _ = next((facts for part, facts in GPUS.items() if part in name), UNKNOWN_GPU)
     precision: Literal["no", "bf16"] = "no" if any(part in name for part in OLD_GPUS) else "bf16"
     return Device(f"{count} x {name}", "gpu", count, precision, {"no": GPU_SHARE * single, "bf16": GPU_SHARE * half})
 

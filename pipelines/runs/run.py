@@ -32,7 +32,7 @@ from pipelines.core.errors import (
     understood,
 )
 from pipelines.core.files import read_json
-from pipelines.core.interfaces import Context, Precision, World
+from pipelines.core.interfaces import PROFILE, Context, Precision, Profile, World
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
@@ -42,6 +42,7 @@ from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
 from pipelines.models.stage_models import StageModels
 from pipelines.runs import distributed, fingerprints, hardware
+from pipelines.runs.distributed import hosts
 from pipelines.runs.workspace import RunFolder, StageStore
 
 if TYPE_CHECKING:
@@ -95,6 +96,18 @@ class Job:
         return hardware.processes(self.recipe.launch.num_processes)
 
     @cached_property
+    def profile(self) -> Profile:
+        """How the processes of a stage share its training."""
+        return self.profile_and_why[0]
+
+    @cached_property
+    def profile_and_why(self) -> tuple[Profile, str]:
+        """The profile, and why it is that one where the recipe leaves it open."""
+        from pipelines.runs.planning.plan import profile_of
+
+        return profile_of(self.recipe, self.processes, self.precision)
+
+    @cached_property
     def precision(self) -> Precision:
         """`no`, `bf16` or `fp16`."""
         return hardware.precision(self.recipe.launch.mixed_precision)
@@ -132,15 +145,34 @@ class Job:
             "working_folder": str(Path.cwd()),
             "versions": fingerprints.versions(),
             "hardware": hardware.describe(),
-            "launch": {"num_processes": self.processes, "mixed_precision": self.precision},
+            "launch": {
+                "profile": self.profile,
+                "num_processes": self.processes,
+                "mixed_precision": self.precision,
+            },
             "stages": [],
         }
         self.place.save_manifest()
         self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
+        if why := self.profile_and_why[1]:
+            self.place.events.emit("progress", message=f"launch.profile auto is {self.profile}: {why}")
 
     def refuse_what_is_lacking(self) -> None:
         """Raise Misfit when a stage needs what this machine has not got, before the stages ahead of it take their
         time."""
+        asked, here = self.recipe.launch.hosts, hosts().count
+        if asked is not None and asked != here:
+            raise IncompatibleError(
+                f"the recipe's launch.hosts is {asked}, and this run was started on {here}; start it on each of {asked} hosts "
+                "as docs/how-to/several-hosts.md says, or leave launch.hosts out"
+            )
+        if self.profile != "single" and self.processes == 1:
+            raise IncompatibleError(
+                f"the profile {self.profile} needs at least 2 processes, and launch.num_processes: auto is 1 here, "
+                "one for each GPU; write a number, or the profile single"
+            )
+        if self.profile in ("zero2", "zero3") and (lacking := hardware.lacking_for_deepspeed()) is not None:
+            raise IncompatibleError(f"the profile {self.profile} {lacking}")
         for stage in self.recipe.stages:
             tuner = getattr(stage, "tuner", None)
             if tuner is not None and (why := tuner.unavailable_reason()) is not None:
@@ -188,12 +220,13 @@ class Job:
             raise StageError(
                 "there is no text to train a tokenizer on; name a pretrained one: tokenizer: {pretrained: …}"
             )
+        most = None if wanted is None else wanted.max_train_samples
         identity = {
             "train": algorithm.plain() | {"name": algorithm.name},
             "vocab_size": size,
             "extra": self.special_tokens,
             "segments": self.segments,
-            "rows": getattr(reader, "max_train_samples", None),
+            "rows": reader.vocabulary_rows() if most is None else most,
         }
         self.at = reader.id  # what goes wrong with its rows is this stage's to mend
         content = reader.content(self.recipe)
@@ -205,7 +238,7 @@ class Job:
             [],
             content,
             code,
-            partial(self._train_tokenizer, algorithm, size, reader),
+            partial(self._train_tokenizer, algorithm, size, reader, most),
         )
 
     def do(self, number: int, stage: Stage) -> None:
@@ -258,6 +291,8 @@ class Job:
         }
         folder = reusable()
         reused = folder is not None
+        if reused and stage is not None and stage.trains and os.environ.get(PROFILE) == "1":
+            events.emit("warning", message=f"stage '{stage_id}' is complete already: there was nothing to profile")
         if folder is None:
             if (lost := store.damage(fingerprint)) is not None:
                 place = store.stages / fingerprint
@@ -305,7 +340,7 @@ class Job:
 
     def _run_stage(self, stage: Stage, attempt: Path, fingerprint: str) -> None:
         if self.processes > 1 and stage.joins:
-            distributed.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop)
+            distributed.run_ranks(self.processes, self.place.folder, stage.id, attempt, self.stop, self.profile)
             return
         stage.run(self.context(stage, attempt, fingerprint))
 
@@ -338,15 +373,29 @@ class Job:
             stop=self.stop,
             barrier=barrier,
             beat=beat,
+            fits=partial(self._fits, stage, world),
             gather=distributed.gather(world),
         )
+
+    def _fits(self, stage: Stage, world: World, each: int) -> bool:
+        """Whether a step on so many examples at once fits into memory; True where the plan cannot tell."""
+        from pipelines.runs.planning.plan import peak_memory
+
+        peak = peak_memory(self.recipe, stage, each, world.size, world.profile, self.precision)
+        return peak is None or peak <= hardware.ROOM * hardware.free_memory(world.size)
 
     def open_tokenizer(self) -> PreTrainedTokenizerBase:
         """The run's tokenizer."""
         return stage_models.open_tokenizer(self.folders, self.start)
 
-    def _train_tokenizer(self, algorithm: Any, size: int, reader: Stage, attempt: Path, fingerprint: str) -> None:
-        texts: Iterator[str] | None = reader.texts()
+    def _train_tokenizer(
+        self, algorithm: Any, size: int, reader: Stage, most: int | None, attempt: Path, fingerprint: str
+    ) -> None:
+        texts: Iterator[str] | None = reader.vocabulary_texts(most)
+        rows = reader.vocabulary_rows() if most is None else most
+        if rows is not None and rows != getattr(reader, "max_train_samples", None):
+            what = f"learning the vocabulary from at most {rows:,} documents of each data set"
+            self.place.events.of(TOKENIZER).emit("progress", what=what)
         if texts is None:
             raise DataError(f"stage '{reader.id}' has no text to train a tokenizer on")
         self._save_tokenizer(algorithm.train(texts, size, extra=self.special_tokens), attempt)
@@ -418,19 +467,23 @@ def working_folder(run_folder: Path) -> Path:
     return recorded if recorded.is_dir() else Path.cwd()
 
 
-def run_rank(run_folder: Path, stage_id: str, folder: Path, processes: int) -> int:
+def run_rank(run_folder: Path, stage_id: str, folder: Path, profile: Profile, processes: int) -> int:
     """Run the stage on this rank. Returns the exit code; an error is left for the driver in the stage's folder."""
     stop = StopSignal()
     try:
         with stop_on_signals(stop):
-            world = distributed.join_world(processes)
             recipe = load_recipe(run_folder / "recipe.yaml")
+            stage = recipe.stage(stage_id)
+            seconds: int = getattr(getattr(stage, "arguments", None), "ddp_timeout", distributed.TIMEOUT)
+            world = distributed.join_world(processes, profile, seconds)
             job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
-            stage = recipe.stage(stage_id)
             fingerprint = folder.name.removesuffix(".partial")
             with distributed.Heartbeat(run_folder, world.rank) as heart:
-                stage.run(job.context(stage, folder, fingerprint, world, heart.step))
+                try:
+                    stage.run(job.context(stage, folder, fingerprint, world, heart.step))
+                except RuntimeError as error:
+                    raise distributed.absence(error, run_folder, world, seconds) or error from error
     except BaseException as error:
         failure = understood(error)
         if isinstance(failure, Unforeseen):

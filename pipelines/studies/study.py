@@ -26,6 +26,7 @@ from pipelines.core.errors import (
 )
 from pipelines.core.events import EventLog
 from pipelines.core.files import JSONObject, lock, write_json, write_text
+from pipelines.core.fork_server import ForkServer
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
@@ -218,7 +219,11 @@ class Study(StudyState):
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / "recipe.yaml", recipe.to_yaml())
             left.append((name, folder))
-        for ended in self.workers.do(left, started=lambda name: self._emit(name, "running", labels[name])):
+        for ended in self.workers.do(
+            left,
+            started=lambda name: self._emit(name, "running", labels[name]),
+            warn=lambda message: self.events.emit("warning", message=message),
+        ):
             self._emit(
                 ended.name, _status(ended), labels[ended.name], message=ended.message, seconds=round(ended.seconds, 3)
             )
@@ -266,10 +271,12 @@ def run_study(
     source: JSONObject,
     stop: StopSignal | None = None,
     workers: Workers | None = None,
+    server: ForkServer | None = None,
 ) -> int:
     """Do what a study asks for; returns the exit code.
 
-    `source` says where it came from, for its manifest; `workers` do the runs, by default as processes of their own.
+    `source` says where it came from, for its manifest; `workers` do the runs, by default as processes of their own,
+    forked from `server` where there is one.
     """
     if parallel is not None and parallel < 1:
         raise CommandError(f"--parallel is {parallel}, must be at least 1")
@@ -280,7 +287,7 @@ def run_study(
             study = Study(
                 plan,
                 folder,
-                workers or Workers(slots(parallel, processes), stop),
+                workers or Workers(slots(parallel, processes), stop, server),
                 1 if processes == "auto" else int(processes),
             )
             return _through(study, source)

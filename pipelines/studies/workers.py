@@ -1,8 +1,10 @@
 """Runs of a study as processes of their own, one a GPU, or as many as asked for on a CPU.
 
-Each is `python -m pipelines resume FOLDER`, an ordinary run that can be resumed alone. A stop is handed on to all of
-them, and each saves first; when the study itself is killed, the kernel hands them a SIGTERM (FINERY_PARENT_PID). Runs
-that are complete already are recognised by their fingerprints, and not started.
+Each is `python -m pipelines resume FOLDER`, an ordinary run that can be resumed alone. On Linux it is forked from a
+process that has imported what the study's stages need (`fork_server`), and starts without importing it again; where
+that process cannot be made, or is lost, each starts anew. A stop is handed on to all of them, and each saves first;
+when the study itself is killed, the kernel hands them a SIGTERM (FINERY_PARENT_PID). Runs that are complete already are
+recognised by their fingerprints, and not started.
 """
 
 from __future__ import annotations
@@ -14,17 +16,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED
+from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, DataError
 from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject, is_locked
+from pipelines.core.fork_server import THREADS, ForkedProcess, ForkServer, ForkServerEnded, Main, can_fork
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
+from pipelines.core.study_cells import StudyRecipe
+from pipelines.data import builtin
+from pipelines.models import stage_models, tokenizer
 from pipelines.runs import fingerprints
 from pipelines.runs.run import Job
+from pipelines.runs.warm import import_ahead
 from pipelines.runs.workspace import RunFolder, StageStore
 
 POLL_SECONDS = 0.05
@@ -34,6 +42,10 @@ PIPELINES: tuple[str, ...] = (sys.executable, "-m", "pipelines")
 """What a run is done with."""
 SPEAKER = "finery: "
 """How a run's own sentences begin on standard error."""
+SERVER_LOST = (
+    "the process that the runs are forked from was ended; the runs under way are resumed, and every run now starts "
+    "on its own, which takes some seconds longer"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,7 @@ def slots(parallel: int | None, processes: int | str) -> list[DeviceSlot]:
     if not visible:
         count = parallel or 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        each = max(1, cores // count) if count > 1 and "OMP_NUM_THREADS" not in os.environ else None
+        each = max(1, cores // count) if count > 1 and THREADS not in os.environ else None
         return [DeviceSlot(threads=each)] * count
     size = 1 if processes == "auto" else min(int(processes), len(visible))
     groups = [tuple(visible[at : at + size]) for at in range(0, len(visible) - size + 1, size)]
@@ -81,12 +93,49 @@ def _gpus() -> list[str]:
     return named[:count] if named else [str(number) for number in range(count)]
 
 
+def fork_server(plan: StudyRecipe, main: Main) -> ForkServer | None:
+    """A process that has imported what the runs of `plan` need, and forks them, each for one call of `main`; None where
+    there cannot be one. To be made before this process asks for its GPUs."""
+    if not can_fork():
+        return None
+    import_ahead(_modules(plan))
+    _parse_embedded_data(plan)
+    import torch
+
+    if torch.cuda.is_initialized() or not can_fork():
+        return None
+    try:
+        return ForkServer(main)
+    except OSError:
+        return None
+
+
+def _parse_embedded_data(plan: StudyRecipe) -> None:
+    """Where a cell reads the embedded documentation: parse it, which takes seconds and gives each run the same."""
+    if any(builtin.PREFIX in cell.recipe.to_yaml() for cell in plan.cells if not cell.refusal):
+        for name in ("text", "labelled"):
+            for split in builtin.PythonDocs(name).splits():
+                with suppress(DataError):  # a Python without its documentation: the run says so
+                    builtin.PythonDocs(name).content_hash(split)
+
+
+def _modules(plan: StudyRecipe) -> set[str]:
+    """The modules that do the stages of the cells."""
+    modules = {stage_models.__name__, tokenizer.__name__}
+    for recipe in (cell.recipe for cell in plan.cells if not cell.refusal):
+        if recipe.tokenizer is not None and recipe.tokenizer.train is not None:
+            modules |= fingerprints.modules_of(recipe.tokenizer.train)
+        for stage in recipe.stages:
+            modules |= fingerprints.modules_of(stage) | stage.modules(recipe)
+    return modules
+
+
 @dataclass
 class _Run:
     name: str
     folder: Path
     slot: DeviceSlot
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     console: IO[bytes]
     began: float
     after: int
@@ -101,12 +150,20 @@ class Workers:
 
     slots: list[DeviceSlot]
     stop: StopSignal
+    server: ForkServer | None = None
+    """What the processes are forked from; without one each is started anew."""
     running: list[_Run] = field(default_factory=list)
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Callable[[str], None] | None = None) -> Iterator[RunEnd]:
+    def do(
+        self,
+        runs: Iterable[tuple[str, Path]],
+        started: Callable[[str], None] | None = None,
+        warn: Callable[[str], object] | None = None,
+    ) -> Iterator[RunEnd]:
         """Do every (name, folder), yielding each as it ends; after a stop no other is started.
 
-        `started(name)` is called when a run begins. Runs wait for a folder that a killed study's run still writes.
+        `started(name)` is called when a run begins, `warn` with what the user should know. Runs wait for a folder that
+        a killed study's run still writes.
         """
         waiting = list(runs)
         stopped = False
@@ -116,7 +173,7 @@ class Workers:
                 if self.stop.requested and not stopped:
                     stopped, waiting = True, []
                     for run in self.running:
-                        run.process.send_signal(signal.SIGTERM)
+                        _signal(run, signal.SIGTERM)
                 free = [
                     slot
                     for at, slot in enumerate(self.slots)
@@ -134,10 +191,21 @@ class Workers:
                     if at is None:
                         break
                     name, folder = waiting.pop(at)
-                    self.running.append(_start(name, folder, slot))
+                    self.running.append(self._start(name, folder, slot))
                     if started is not None:
                         started(name)
-                ended = [run for run in self.running if run.process.poll() is not None]
+                try:
+                    ended = [run for run in self.running if run.process.poll() is not None]
+                except ForkServerEnded:
+                    lost = self._forget_server()
+                    if not stopped:  # the kernel told them to save and stop; they are resumed once they have
+                        waiting = [*((run.name, run.folder) for run in lost), *waiting]
+                        patience = time.monotonic() + RELEASE_SECONDS
+                        if warn is not None:
+                            warn(SERVER_LOST)
+                        continue
+                    yield from (_stopped(run) for run in lost)
+                    continue
                 for run in ended:
                     self.running.remove(run)
                     yield _judge(run)
@@ -145,11 +213,62 @@ class Workers:
                     time.sleep(POLL_SECONDS)
         finally:  # an error of ours must not leave them running
             for run in self.running:
-                run.process.send_signal(signal.SIGTERM)
+                _signal(run, signal.SIGTERM)
             for run in self.running:
-                run.process.wait()
+                with suppress(ForkServerEnded):
+                    run.process.wait()
                 run.console.close()
             self.running.clear()
+
+    def _forget_server(self) -> list[_Run]:
+        """Start every run anew from now on; returns the runs whose end cannot be told."""
+        self.server = None
+        lost = [
+            run for run in self.running if run.process.returncode is None and isinstance(run.process, ForkedProcess)
+        ]
+        for run in lost:
+            self.running.remove(run)
+            run.console.close()
+        return lost
+
+    def _start(self, name: str, folder: Path, slot: DeviceSlot) -> _Run:
+        environment = dict(os.environ) | {"FINERY_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        if slot.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)
+        if slot.threads is not None:
+            environment[THREADS] = str(slot.threads)
+        words = ("resume", str(folder))
+        console = open(folder / "console.log", "ab")  # noqa: SIM115
+        console.write(b"$ " + " ".join((*PIPELINES, *words)).encode() + b"\n")
+        console.flush()
+        after, offset = _last_event(folder), console.tell()
+        process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        if self.server is not None:
+            parent = {"FINERY_PARENT_PID": str(self.server.pid)}
+            with suppress(ForkServerEnded, OSError):
+                process = self.server.start(words, environment | parent, Path.cwd(), folder / "console.log")
+        if process is None:
+            process = subprocess.Popen(
+                (*PIPELINES, *words),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        return _Run(name, folder, slot, process, console, time.monotonic(), after, offset)
+
+
+def _signal(run: _Run, number: int) -> None:
+    with suppress(ForkServerEnded):  # then the kernel has told the run
+        run.process.send_signal(number)
+
+
+def _stopped(run: _Run) -> RunEnd:
+    """The end of a run that was told to stop, once it has left its folder."""
+    patience = time.monotonic() + RELEASE_SECONDS
+    while is_locked(run.folder / ".lock") and time.monotonic() < patience:
+        time.sleep(POLL_SECONDS)
+    return RunEnd(run.name, EXIT_STOPPED, time.monotonic() - run.began, "stopped", "stopped")
 
 
 def _last_event(folder: Path) -> int:
@@ -157,25 +276,9 @@ def _last_event(folder: Path) -> int:
     return max((event["id"] for event in read_events(folder / "events.jsonl")), default=0)
 
 
-def _start(name: str, folder: Path, slot: DeviceSlot) -> _Run:
-    environment = dict(os.environ) | {"FINERY_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-    if slot.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)
-    if slot.threads is not None:
-        environment["OMP_NUM_THREADS"] = str(slot.threads)
-    command = [*PIPELINES, "resume", str(folder)]
-    console = open(folder / "console.log", "ab")  # noqa: SIM115
-    console.write(b"$ " + " ".join(command).encode() + b"\n")
-    console.flush()
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, env=environment
-    )
-    return _Run(name, folder, slot, process, console, time.monotonic(), _last_event(folder), console.tell())
-
-
 def _judge(run: _Run) -> RunEnd:
     run.console.close()
-    code, seconds = int(run.process.returncode), time.monotonic() - run.began
+    code, seconds = run.process.wait(), time.monotonic() - run.began
     if code == EXIT_DONE:
         return RunEnd(run.name, code, seconds)
     if code in (-signal.SIGTERM, -signal.SIGINT):  # before it could listen

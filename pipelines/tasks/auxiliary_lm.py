@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Head
-from pipelines.models.log_probabilities import without_wrappers
+from pipelines.models.log_probabilities import TokenDistributions, without_wrappers
 from pipelines.tasks.subject import Subject, unfit_for_auxiliary_lm
 from pipelines.tasks.training import LABELS, PreparedTask
 
@@ -75,8 +74,7 @@ def with_language_loss(loss: Loss) -> Loss:
         with kept(bare.base_model) as states:
             task, outputs = loss(model, inputs)
         hidden = states[0][labels != IGNORED]  # (tokens, dim)
-        logits = getattr(bare, HEAD)(hidden, bare.get_input_embeddings().weight)
-        language = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
+        language = getattr(bare, HEAD)(hidden, bare.get_input_embeddings().weight, labels[labels != IGNORED])
         return torch.stack([task, language]), outputs
 
     return both
@@ -94,7 +92,7 @@ def kept(body: Any) -> Iterator[list[Tensor]]:
 
 
 class AuxiliaryHead(nn.Module):  # type: ignore[misc]
-    """Logits over the vocabulary, by the embeddings of the model it stands on, or by a matrix of its own."""
+    """The next token's loss, by the embeddings of the model it stands on, or by an output matrix of its own."""
 
     def __init__(self, weight: Tensor | None, bias: Tensor | None, scale: float) -> None:
         super().__init__()
@@ -110,9 +108,10 @@ class AuxiliaryHead(nn.Module):  # type: ignore[misc]
         scale = config.hidden_size**-0.5 if getattr(config, "scale_logits", False) else 1.0
         return cls(None if tied else output.weight, output.bias, scale)
 
-    def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
-        """(tokens, dim) and (vocab, dim) to (tokens, vocab)."""
-        return functional.linear(hidden * self.scale, embeddings if self.weight is None else self.weight, self.bias)
+    def forward(self, hidden: Tensor, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy summed over the labels (): hidden (tokens, dim), embeddings (vocab, dim), labels (tokens,)."""
+        weight = embeddings if self.weight is None else self.weight
+        return TokenDistributions.of(hidden * self.scale, weight, self.bias).cross_entropy(labels)
 
 
 def prepared(

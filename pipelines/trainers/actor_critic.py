@@ -19,9 +19,7 @@ from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED
 from pipelines.models.log_probabilities import (
-    entropies_of,
-    log_probabilities_of,
-    logits_of,
+    distributions_of,
     narrowing_is_exact,
     only_positions,
     without_wrappers,
@@ -132,6 +130,10 @@ class ActorCritic(nn.Module):
         self.head = ValueHead(hidden_size_of(policy if critic is None else critic))
         self.config = policy.config
 
+    def parts_asked_alone(self) -> list[nn.Module]:
+        """What is called by itself, by generation for one."""
+        return [each for each in (self.policy, self.critic, self.head) if each is not None]
+
     def forward(
         self, inputs: dict[str, Tensor], temperature: float = 1.0, learns_entropy: bool = False, values: bool = True
     ) -> TokenOutputs:
@@ -143,11 +145,11 @@ class ActorCritic(nn.Module):
         labels = inputs.pop("labels")
         named = labels != IGNORED
         with last_hidden_states(self.policy) as seen:
-            _, logits = logits_of(self.policy, inputs, named)  # (named, vocab)
-        logits = logits.float() / temperature
-        with torch.set_grad_enabled(learns_entropy and torch.is_grad_enabled()):
-            entropies = entropies_of(logits if learns_entropy else logits.detach())
-        log_probabilities = log_probabilities_of(logits, labels[named])
+            _, said = distributions_of(self.policy, inputs, named)
+        log_probabilities, entropies = said.log_probabilities(
+            labels[named], temperature, with_entropies=True, learns_entropies=learns_entropy
+        )
+        assert entropies is not None
         if not values:
             return TokenOutputs(log_probabilities, log_probabilities.new_zeros(0), entropies)
         states = seen[-1] if self.critic is None else self._states(inputs, named)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.files import write_json, write_text
 from pipelines.core.interfaces import Context, Head
+from pipelines.trainers import fsdp
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -78,27 +79,32 @@ def save_stage(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     head: Head,
-    metrics: Mapping[str, float],
+    metrics: Mapping[str, Any],
     tuner: Tuner | None = None,
 ) -> None:
-    """Write the stage's result, whole or not at all, as the tuner saves it. Only the main process writes."""
-    if context.world.is_main:
-        temporary = context.folder / "model.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        if tuner is None:
-            model.save_pretrained(str(temporary))
-        else:
-            tuner.save(model, temporary)
-        tokenizer.save_pretrained(str(temporary))
-        name_final_base(temporary, context)
-        write_head(temporary, head)
-        for name, other in getattr(model, "finery_beside", {}).items():
-            shutil.rmtree(context.folder / name, ignore_errors=True)
-            other.save_pretrained(str(context.folder / name))
-        final = context.folder / "model"
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+    """Write the stage's result, whole or not at all, as the tuner saves it.
+
+    Called on every process; the main one writes.
+    """
+    beside: Mapping[str, Any] = getattr(model, "finery_beside", {})
+    with fsdp.gathered(model, *(each for each in beside.values() if isinstance(each, nn.Module)), world=context.world):
+        if context.world.is_main:
+            temporary = context.folder / "model.tmp"
+            shutil.rmtree(temporary, ignore_errors=True)
+            if tuner is None:
+                model.save_pretrained(str(temporary))
+            else:
+                tuner.save(model, temporary)
+            tokenizer.save_pretrained(str(temporary))
+            name_final_base(temporary, context)
+            write_head(temporary, head)
+            for name, other in beside.items():
+                shutil.rmtree(context.folder / name, ignore_errors=True)
+                other.save_pretrained(str(context.folder / name))
+            final = context.folder / "model"
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
     context.barrier()
 
 

@@ -150,11 +150,11 @@ def ask(
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
-        for start in range(0, len(order), batch_size):
+        # As many passes on every process: divided weights are gathered by all of them together.
+        for start in range(0, len(range(0, len(examples), context.world.size)), batch_size):
             places = order[start : start + batch_size]
-            batch = {
-                name: value.to(device) for name, value in collate([dict(examples[place]) for place in places]).items()
-            }
+            asked = [dict(examples[place]) for place in places or [0]]
+            batch = {name: value.to(device) for name, value in collate(asked).items()}
             named = token_log_probabilities(model, batch)
             pairs = compared(named, step.reference_answers(model, batch))
             rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
@@ -163,6 +163,8 @@ def ask(
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
                 ("lengths", (pairs.chosen_length, pairs.rejected_length)),
             ):
+                if not places:
+                    continue
                 answers[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
     model.train(training)
     return {name: np.sum(context.gather(values), axis=0) for name, values in answers.items()}

@@ -446,27 +446,40 @@ class MultiTask(Stage):
         heads: list[Head],
         metrics: Mapping[str, float],
     ) -> None:
+        from pipelines.trainers.fsdp import gathered
+
+        with gathered(shared, world=context.world):
+            if context.world.is_main:
+                self._write(context, shared, tokenizer, heads, metrics)
+        context.barrier()
+
+    def _write(
+        self,
+        context: Context,
+        shared: SharedBody,
+        tokenizer: PreTrainedTokenizerBase,
+        heads: list[Head],
+        metrics: Mapping[str, float],
+    ) -> None:
         import shutil
 
         from pipelines.trainers.checkpoints import name_final_base, write_head
         from pipelines.trainers.multi_task_model import linked, save_body, save_tasks
 
-        if context.world.is_main:
-            temporary, final = context.folder / "tasks.tmp", context.folder / "tasks"
-            for place in (temporary, final, context.folder / "model"):
-                shutil.rmtree(place, ignore_errors=True)
+        temporary, final = context.folder / "tasks.tmp", context.folder / "tasks"
+        for place in (temporary, final, context.folder / "model"):
+            shutil.rmtree(place, ignore_errors=True)
 
-            def beside(place: Path, task: int) -> None:
-                tokenizer.save_pretrained(str(place))
-                name_final_base(place, context)
-                write_head(place, heads[task])
+        def beside(place: Path, task: int) -> None:
+            tokenizer.save_pretrained(str(place))
+            name_final_base(place, context)
+            write_head(place, heads[task])
 
-            save_tasks(shared, self.tuner, temporary, beside)
-            temporary.rename(final)
-            if self.writes:
-                shutil.copytree(final / self.ids[0] / "model", context.folder / "model", copy_function=linked)
-            elif self.tuner.merges:
-                save_body(shared, self.tuner, context.folder / "model")
-                tokenizer.save_pretrained(str(context.folder / "model"))
-            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
-        context.barrier()
+        save_tasks(shared, self.tuner, temporary, beside)
+        temporary.rename(final)
+        if self.writes:
+            shutil.copytree(final / self.ids[0] / "model", context.folder / "model", copy_function=linked)
+        elif self.tuner.merges:
+            save_body(shared, self.tuner, context.folder / "model")
+            tokenizer.save_pretrained(str(context.folder / "model"))
+        write_json(context.folder / "metrics.json", metrics, allow_nan=True)

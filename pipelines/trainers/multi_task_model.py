@@ -78,6 +78,11 @@ class SharedBody(nn.Module):
         """The task's model: tuned, so the first may be a PEFT model."""
         return self._models[task]
 
+    @property
+    def sharing(self) -> tuple[PreTrainedModel, ...]:
+        """The models of all tasks, tuned."""
+        return self._models
+
     def bare(self, task: int) -> PreTrainedModel:
         """The task's transformers model."""
         model = self._models[task]

@@ -26,6 +26,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import bounds
 from pipelines.tasks.training import PreparedTask
+from pipelines.trainers import fsdp
 from pipelines.trainers.multi_task_model import TaskView
 from pipelines.trainers.multi_task_sampling import MixtureSampler, tasks_left
 from pipelines.trainers.trainer import FineryTrainer, without_padding
@@ -364,9 +365,8 @@ class MultiTaskTrainer(FineryTrainer):
             self.since_log.zero_()
             variances = self.bare.log_variances
             if variances is not None:
-                logs |= {
-                    f"log_variance_{name}": value for name, value in zip(self.plan.ids, variances.tolist(), strict=True)
-                }
+                learnt = fsdp.whole(variances.detach()).tolist()
+                logs |= {f"log_variance_{name}": value for name, value in zip(self.plan.ids, learnt, strict=True)}
         super().log(logs, start_time)
 
     def own_state(self) -> State:

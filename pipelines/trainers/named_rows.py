@@ -3,8 +3,7 @@
 A row that no example names has a gradient of zero, so AdamW (Loshchilov and Hutter 2019, "Decoupled Weight Decay
 Regularization", algorithm 2, arxiv.org/abs/1711.05101) moves it by its weight decay alone: each step multiplies it by
 1 - rate × decay. While a stage trains, the model therefore holds an embedding of the named rows, and the others are
-multiplied once, at the end, by the product of these factors. What is learnt is the same; with the vocabulary of a Hub
-model and a small task most of the embedding's gradient, its zeroing, its norm and its moments are gone.
+multiplied once, at the end, by the product of these factors. What is learnt is the same.
 
 This holds for heads that decide (classes, numbers, tags, spans, choices), whose models read what the examples name and
 nothing else: not where the matrix is tied to the output (a softmax gives every row a gradient) or the model reads words
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pipelines.trainers import fsdp
 from pipelines.trainers.model_selection import Examples
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class NamedRows(nn.Module):
         """The whole embedding: named rows as they are now, the others multiplied by `decay`."""
         whole: nn.Embedding = self.whole[0]
         whole.weight.mul_(decay)
-        whole.weight[self.named] = self.weight.to(whole.weight.dtype)
+        whole.weight[self.named] = fsdp.whole(self.weight).to(whole.weight.dtype)
         return whole
 
 

@@ -230,6 +230,7 @@ class PPO(Stage):
         beside it."""
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
         from pipelines.trainers.checkpoints import save_stage
+        from pipelines.trainers.fsdp import gathered
         from pipelines.trainers.ppo_experience import PromptDraws, together
         from pipelines.trainers.ppo_trainer import PPOPlan, PPOTrainer
         from pipelines.trainers.reference import reference_for
@@ -267,8 +268,9 @@ class PPO(Stage):
             tuner=OfThePolicy(tuner, whole),
             trainer_of=partial(PPOTrainer, plan=plan),
         )
-        whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
-        save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
+        with gathered(whole, world=context.world):
+            whole.policy.finery_beside = {"value": whole.as_critic(tuner)}
+            save_stage(context, whole.policy, tokenizer, head, metrics, tuner)
 
     def _batches(self, context: Context) -> tuple[int, int]:
         """(completions of a process an iteration, which is a step of the loop; those that are learnt from at once)."""

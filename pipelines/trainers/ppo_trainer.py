@@ -300,7 +300,7 @@ class PPOTrainer(FineryTrainer):
             last = (
                 number == len(parts) - 1
             )  # processes share their gradients with the last pass, in which every weight takes part
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            with nullcontext() if last else self.unshared(model):
                 with self.compute_loss_context_manager():
                     value = self._loss(model, experience, chosen, sums) / tokens * self.args.world_size
                     penalty = self.tuner.penalty(model) if last and self.tuner is not None else None
@@ -342,7 +342,7 @@ class PPOTrainer(FineryTrainer):
         chosen = drawn.integers(len(plan.blocks), size=count)
         tokens = count * (plan.blocks.shape[1] - 1) * self.args.world_size
         loss = torch.zeros((), device=self.args.device)
-        with self.accelerator.no_sync(model):
+        with self.unshared(model):
             for start in range(0, count, plan.micro_batch):
                 ids = torch.from_numpy(
                     np.asarray(plan.blocks[chosen[start : start + plan.micro_batch]], dtype=np.int64)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.trainers import fsdp
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class ReferenceModel(Protocol):
 
 
 class FrozenCopy:
-    """A model of its own that never learns. It is moved to where the policy is when it is first asked."""
+    """A model of its own that never learns. It is moved to where the policy is when it is first asked, and divided
+    among the processes if the policy is."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -48,7 +51,11 @@ class FrozenCopy:
     @contextmanager
     def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
         """The copy."""
-        self.model.to(next(policy.parameters()).device)
+        device = next(policy.parameters()).device
+        if not fsdp.is_sharded(policy):
+            self.model.to(device)
+        elif not fsdp.is_sharded(self.model):
+            fsdp.shard(self.model, device, torch.distributed.get_world_size())
         with torch.no_grad():
             yield self.model
 

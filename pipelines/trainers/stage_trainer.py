@@ -10,22 +10,30 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as LiveArguments
+from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer_utils import TrainOutput
 
-from pipelines.core.errors import Diverged
+from pipelines.core.errors import Diverged, StageError
 from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import Meter
-from pipelines.trainers import checkpoints
+from pipelines.trainers import checkpoints, dropout, fsdp
 from pipelines.trainers.checkpoints import State
+from pipelines.trainers.dropout import MaskStream
+from pipelines.trainers.throughput import Throughput
 from pipelines.tuners.tuner import Tuner
 
 
@@ -99,6 +107,32 @@ else:
     Base = object
 
 
+ZERO = {"zero2": 2, "zero3": 3}
+"""Stages of ZeRO (Rajbhandari et al. 2020, arxiv.org/abs/1910.02054) by profile."""
+
+
+def deepspeed_configuration(stage: int) -> dict[str, Any]:
+    """DeepSpeed's configuration; `auto` is what transformers fills in from its arguments."""
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_allow_untested_optimizer": True,  # ours are torch's, and not DeepSpeed's own
+        "zero_optimization": {
+            "stage": stage,
+            "contiguous_gradients": True,
+            "overlap_comm": True,
+            "reduce_bucket_size": "auto",
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": stage == 3,
+        },
+    }
+
+
 def live_words(
     context: Context, arguments: TrainingArguments, overrides: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
@@ -109,7 +143,7 @@ def live_words(
     if context.world.is_main:
         for warning in arguments.warnings():
             context.events.emit("warning", message=warning)
-    each, accumulated = arguments.batch_sizes(context.world.size)
+    each, accumulated = arguments.batch_sizes(context.world.size, context.fits)
     words = arguments.of_the_trainer() | {
         "per_device_train_batch_size": each,
         "gradient_accumulation_steps": accumulated,
@@ -119,6 +153,8 @@ def live_words(
     }
     if arguments.load_best_model_at_end:
         words.setdefault("save_strategy", arguments.eval_strategy)
+    if words.get("optim") == "muon":  # which transformers does not know: see FineryTrainer.create_optimizer
+        words["optim"] = "adamw_torch_fused"
     on_cpu = not torch.cuda.is_available()
     fixed: dict[str, Any] = {
         "output_dir": str(context.folder / "checkpoints"),
@@ -136,6 +172,8 @@ def live_words(
     }
     if on_cpu and context.world.size > 1:
         fixed["ddp_backend"] = "gloo"
+    if context.world.profile in ZERO:
+        fixed["deepspeed"] = deepspeed_configuration(ZERO[context.world.profile])
     return words | dict(overrides or {}) | fixed
 
 
@@ -173,6 +211,9 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.meter = meter
         self.sampler = None
         self.stopped_early = False
+        self.throughput = Throughput(context.precision, context.gather)
+        self.masks: MaskStream | None = None
+        self.batch_of_step = (-1, 0)
         self.seconds_before = 0.0
         self.started = time.monotonic()
 
@@ -189,13 +230,134 @@ class StageTrainer(Base):  # type: ignore[misc]
             self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
+    # -- how processes share the model -------------------------------------------------------------------------------
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        """What is to be divided is moved layer by layer, as it is divided."""
+        if not self.context.world.is_sharded:
+            super()._move_model_to_device(model, device)
+
+    def _prepare_for_training(self, *given: Any, **keywords: Any) -> Any:
+        """The model is divided here, once the weights of a checkpoint are in it and before there is an optimizer."""
+        world = self.context.world
+        if world.is_sharded:
+            fsdp.shard(self.model, self.args.device, world.size)
+            # transformers' word for a model that owns its placement: no DistributedDataParallel around it
+            self.is_distributed_loading_by_transformers = True
+        model, loader = super()._prepare_for_training(*given, **keywords)
+        self._tell_distribution(model)
+        return model, loader
+
+    def _tell_distribution(self, model: nn.Module) -> None:
+        """Emit what each process holds. Raises StageError where the model is not distributed as the profile says."""
+        world = self.context.world
+        zero = self.accelerator.state.deepspeed_plugin.zero_stage if self.is_deepspeed_enabled else None
+        by_zero = next((profile for profile, stage in ZERO.items() if stage == zero), None)
+        found = by_zero or (
+            "fsdp2" if fsdp.is_sharded(model) else "ddp" if isinstance(model, DistributedDataParallel) else "single"
+        )
+        if world.size != self.accelerator.num_processes or found != (world.profile if world.size > 1 else "single"):
+            raise StageError(
+                f"launch asks for {world.profile} on {world.size} processes, but the model is prepared for {found} on "
+                f"{self.accelerator.num_processes}; is another version of accelerate installed?"
+            )
+        if world.size > 1:
+            held = self.context.gather(fsdp.elements(self.model))
+            if world.is_main:
+                ranks = [{"rank": rank, "local": own, "global": whole} for rank, (own, whole) in enumerate(held)]
+                self.context.events.emit("distributed", profile=found, num_processes=world.size, ranks=ranks)
+
+    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        """Nothing is put off: gradients that wait on each process for the last batch of a step would be whole."""
+        return nullcontext()
+
+    def unshared(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Inside the `with` block gradients may be added up on this process alone, where it has room for all."""
+        if self.context.world.is_sharded:
+            return nullcontext()
+        alone: AbstractContextManager[None] = self.accelerator.no_sync(model)
+        return alone
+
+    def whole_model(self, write_back: bool = False) -> AbstractContextManager[None]:
+        """Inside the `with` block the main process has the whole model, as `fsdp.gathered` says. Called on all."""
+        if not self.context.world.is_sharded:
+            return nullcontext()
+        return fsdp.gathered(self.model, world=self.context.world, write_back=write_back)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        with self.whole_model():
+            super().save_model(output_dir, _internal_call)
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        if self.args.should_save:
+            super()._save(output_dir, state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.context.world.is_sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        fsdp.write_optimizer(self.optimizer, Path(output_dir), self.context.world)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        folder = Path(checkpoint or "")
+        if checkpoint is None or not (self.context.world.is_sharded or (folder / fsdp.OPTIMIZER).is_file()):
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        fsdp.read_optimizer(self.optimizer, folder)
+        self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
+
+    def _load_best_model(self) -> None:
+        with self.whole_model(write_back=True):
+            if self.context.world.is_main or not self.context.world.is_sharded:
+                super()._load_best_model()
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def train(self, *given: Any, **keywords: Any) -> TrainOutput:
+        if self.args.device.type != "cpu" or self.args.torch_compile:
+            return super().train(*given, **keywords)
+        with dropout.few_bits() as self.masks:
+            return super().train(*given, **keywords)
+
+    def _masks_of_batch(self) -> AbstractContextManager[None]:
+        """Opens the stream of this batch, which is the n-th that the processes together see in this step."""
+        if self.masks is None or self.args.activation_checkpointing:  # which computes again by torch's generator
+            return nullcontext()
+        step, seen = self.batch_of_step
+        seen = seen + 1 if step == self.state.global_step else 0
+        self.batch_of_step = (self.state.global_step, seen)
+        world = self.context.world
+        return self.masks.batch(self.args.seed, self.state.global_step, seen * world.size + world.rank)
+
     def training_step(
         self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
     ) -> Tensor:
-        value = super().training_step(model, inputs, num_items_in_batch)
+        speed = self.throughput.step(inputs, self.args.device, self.args.torch_compile)
+        with speed, self._masks_of_batch():
+            value = super().training_step(model, inputs, num_items_in_batch)
         if self.args.device.type == "cpu":  # elsewhere the look would make the device wait: see _refuse_nan
             self._refuse_nan(value)
         return value
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """The norm of all gradients (), which are scaled down to `max_grad_norm` if it is above that.
+
+        torch multiplies those within it by 1, so as not to wait for a GPU; on a CPU that is another pass over them.
+        """
+        on_cpu, divided = self.args.device.type == "cpu", self.context.world.is_sharded
+        if not divided and (not on_cpu or self.is_deepspeed_enabled or self.args.fp16):
+            norm: Tensor = super()._clip_grad_norm(model)
+            return norm
+        weights = [weight for weight in model.parameters() if weight.grad is not None]
+        norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        if isinstance(norm, DTensor):  # the root of the sum over all processes
+            clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
+            return norm.full_tensor()
+        if not norm + 1e-6 <= self.args.max_grad_norm:  # as torch decides it; what is no number is spread, to be seen
+            clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
+        return norm
 
     def _refuse_nan(self, value: Tensor) -> None:
         if not torch.isfinite(value).all():
@@ -209,12 +371,14 @@ class StageTrainer(Base):  # type: ignore[misc]
     def _maybe_log_save_evaluate(self, tr_loss: Tensor, *rest: object, **keywords: object) -> None:
         if self.control.should_log or self.control.should_save:
             self._refuse_nan(tr_loss)
+        self.throughput.pause()
         super()._maybe_log_save_evaluate(tr_loss, *rest, **keywords)
+        self.throughput.resume()
 
     def refuse_spoiled_weights(self) -> None:
         """Raise Diverged when the last update left weights that are no numbers: they must not be kept."""
         for name, weight in self.model.named_parameters():
-            if weight.requires_grad and not torch.isfinite(weight).all():
+            if weight.requires_grad and not torch.isfinite(fsdp.local(weight)).all():
                 raise Diverged(
                     f"the weights ({name}) are no longer finite after step {self.state.global_step}; lower "
                     f"arguments.learning_rate (now {self.args.learning_rate:g}), or raise arguments.warmup_steps"
@@ -252,8 +416,9 @@ class StageTrainer(Base):  # type: ignore[misc]
         if self.state.global_step == 0:
             return
         state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
-        if len(state["loss_since_log"]) == self.context.world.size:
-            self._tr_loss += torch.tensor(state["loss_since_log"][self.context.world.rank], device=self._tr_loss.device)
+        losses = state["loss_since_log"]  # of each process; what is logged is their mean
+        mine = losses[self.context.world.rank] if len(losses) == self.context.world.size else sum(losses) / len(losses)
+        self._tr_loss += torch.tensor(mine, device=self._tr_loss.device)
         self._total_loss_scalar = state["loss_logged"]
         self._globalstep_last_logged = state["step_logged"]
         self.seconds_before = state["seconds"]
@@ -291,6 +456,8 @@ class StageTrainer(Base):  # type: ignore[misc]
             }
             numbers = {key: value for key, value in latest.items() if isinstance(value, int | float)}
             self.context.events.emit("metric", step=self.state.global_step, metrics=numbers)
+        if "loss" in logs:
+            self.throughput.measure()
 
     def seconds(self) -> float:
         """Time spent training, that of the processes before a resume included."""
@@ -305,6 +472,7 @@ class StageTrainer(Base):  # type: ignore[misc]
             "train_loss": self._total_loss_scalar / max(self.state.global_step, 1),
             "train_runtime": runtime,
             "train_samples_per_second": seen / runtime,
+            **{f"train_{name}": value for name, value in self.throughput.total().items()},
             "train_steps": self.state.global_step,
             "epoch": self.state.epoch or 0.0,
             "trainable_parameters": sum(each.numel() for each in parameters if each.requires_grad),
@@ -366,7 +534,8 @@ class Companion(TrainerCallback):  # type: ignore[misc]
             now - self.reported >= PROGRESS_EVERY or state.global_step == state.max_steps
         ):
             self.reported = now
-            self.context.events.emit("progress", step=state.global_step, total=state.max_steps)
+            speed = self.trainer.throughput.latest
+            self.context.events.emit("progress", step=state.global_step, total=state.max_steps, **speed)
         if self._asked_to_stop():
             control.should_save = True
             control.should_training_stop = True

@@ -130,6 +130,7 @@ class Supervised(Subject, Stage):
             early_stopping_patience=self.early_stopping_patience,
             tuner=tuner,
             only_named_rows=self.auxiliary_lm is None,
+            frozen_once=self.auxiliary_lm is None,
         )
         lesson.finish(model)
         save_stage(context, model, tokenizer, head, metrics, tuner)

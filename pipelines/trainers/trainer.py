@@ -10,6 +10,8 @@ leaves little padding; the batches themselves come in random order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +26,16 @@ from transformers.utils import ModelOutput
 from pipelines.core.errors import Stopped
 from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.data.randomness import permuted
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
-from pipelines.trainers import checkpoints, named_rows
+from pipelines.trainers import checkpoints, frozen_features, named_rows
 from pipelines.trainers.checkpoints import State
+from pipelines.trainers.halving import Halving
 from pipelines.trainers.model_selection import Examples
+from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
+from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
 from pipelines.tuners.tuner import Tuner
 
@@ -62,6 +68,10 @@ def order(seed: int, epoch: int, examples: int, batch_size: int, lengths: np.nda
     return np.concatenate([stacked[generator.permutation(len(stacked))].reshape(-1), shuffled[whole:]])
 
 
+AT_ONCE = 1 << 16
+"""Draws that are held as integers of Python at a time."""
+MOST_HELD = 1 << 24
+"""Examples whose order is held, in 128 MB; that of more is computed as it is asked for."""
 PADDING = -1
 """The draw of an example that only fills a batch up and must not be learnt from."""
 
@@ -71,13 +81,21 @@ class EpochSampler(Sampler[int]):
 
     `epoch` is set by the loop at the start of every epoch, which also holds after batches were skipped. Processes that
     share an epoch need equally many batches: the last ones are filled up with PADDING to a multiple of `shared`, where
-    accelerate would fill them with the epoch's first examples and count these twice.
+    accelerate would fill them with the epoch's first examples and count these twice. With `in_order` the draws come one
+    after another, for examples that decide themselves what each draw is.
     """
 
     def __init__(
-        self, examples: int, batch_size: int, seed: int, lengths: np.ndarray | None = None, shared: int = 1
+        self,
+        examples: int,
+        batch_size: int,
+        seed: int,
+        lengths: np.ndarray | None = None,
+        shared: int = 1,
+        in_order: bool = False,
     ) -> None:
         self.examples = examples
+        self.in_order = in_order
         self.batch_size = batch_size
         self.seed = seed
         self.lengths = lengths
@@ -85,9 +103,17 @@ class EpochSampler(Sampler[int]):
         self.fill = -examples % shared
 
     def __iter__(self) -> Iterator[int]:
-        base = self.epoch * self.examples
-        draws = (base + order(self.seed, self.epoch, self.examples, self.batch_size, self.lengths)).tolist()
-        return iter([*draws, *[PADDING] * self.fill])
+        base, filling = self.epoch * self.examples, repeat(PADDING, self.fill)
+        if self.in_order:
+            return chain(range(base, base + self.examples), filling)
+        starts = range(0, self.examples, AT_ONCE)  # as integers of Python they take more memory
+        if self.lengths is None and self.examples > MOST_HELD:
+            ranges = (np.arange(at, min(at + AT_ONCE, self.examples)) for at in starts)
+            parts = (permuted(each, self.examples, self.seed, self.epoch) for each in ranges)
+        else:
+            draws = order(self.seed, self.epoch, self.examples, self.batch_size, self.lengths)
+            parts = (draws[at : at + AT_ONCE] for at in starts)
+        return chain(chain.from_iterable((base + part).tolist() for part in parts), filling)
 
     def __len__(self) -> int:
         return self.examples + self.fill
@@ -102,17 +128,21 @@ Collate = Callable[[list[Example]], dict[str, Tensor]]
 
 
 class Draws:
-    """A data set seen through draws: `draws[epoch * n + i]` is example i, marked with the draw when asked to."""
+    """A data set seen through draws: `draws[epoch * n + i]` is example i, marked with the draw when asked to.
+
+    Examples that are `in_order`, as a Mixture is, are asked for the draw itself.
+    """
 
     def __init__(self, examples: Examples, marked: bool = False) -> None:
         self.examples = examples
         self.marked = marked
+        self.in_order = bool(getattr(examples, "in_order", False))
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, draw: int) -> Example:
-        example = dict(self.examples[draw % len(self.examples)])
+        example = dict(self.examples[draw if self.in_order and draw != PADDING else draw % len(self.examples)])
         if self.marked:
             example["draw"] = max(draw, 0)
         if draw == PADDING:
@@ -155,6 +185,7 @@ def fit(
     trainer_of: Callable[..., FineryTrainer] | None = None,
     meter: Meter | None = None,
     only_named_rows: bool = False,
+    frozen_once: bool = False,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -168,14 +199,16 @@ def fit(
     step may leave parts unused; its `examples` are seen through draws already, and its `collate` knows of filling.
     `meter` is what `loss` adds further numbers to: their means stand beside every logged loss and every evaluation.
     `only_named_rows` says that nothing but the look-up of `input_ids` reads the word embedding, of which rows that no
-    example names then take no part in the steps.
+    example names then take no part in the steps. `frozen_once` has frozen layers below the first that learns asked once
+    for each example, without dropout; the model must read the batch of `collate` and nothing else.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
     """
     reset_peak_memory()
     set_seed(context.seed)
-    live = training_arguments(context, TrainingArguments.model_validate(arguments), overrides)
+    given = TrainingArguments.model_validate(arguments)
+    live = training_arguments(context, given, overrides)
     # What is frozen or unused has no gradients to share.
     live.ddp_find_unused_parameters = (tuner is not None and tuner.unfreezes) or trainer_of is not None
     folder = context.folder / "checkpoints"
@@ -185,11 +218,18 @@ def fit(
     context.barrier()
     resume_from = checkpoints.newest_complete(folder)
     companion = Companion(context)
-    callbacks: list[TrainerCallback] = [companion]
+    callbacks: list[TrainerCallback] = [companion, *profiled(context)]
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
     rows = named_rows.cut(model, tokenizer, live.optim, examples, selection) if only_named_rows else None
+    whole = live.max_steps * live.train_batch_size * live.gradient_accumulation_steps * context.world.size
+    asked = whole if live.max_steps > 0 else None
+    stays = frozen_once and (tuner is None or not tuner.unfreezes)
+    once = frozen_features.compute_once(context, model, collate, loss, asked, examples, selection) if stays else None
+    if once is not None:
+        frozen, (learnt, chosen) = once
+        collate, loss, examples, selection = frozen.collate, frozen.loss, learnt, chosen
     trainer = (trainer_of or FineryTrainer)(
         context=context,
         loss=loss,
@@ -198,6 +238,8 @@ def fit(
         patience=patience,
         tuner=tuner,
         meter=meter,
+        muon=given.optim == "muon",
+        halves=given.per_device_train_batch_size == "auto" and context.world.size == 1,
         model=model,
         args=live,
         train_dataset=Draws(examples, marked) if trainer_of is None else examples,
@@ -210,7 +252,7 @@ def fit(
     companion.trainer = trainer
     trainer.rows = rows
     trainer.remove_callback(PrinterCallback)  # the events say it
-    with context.stop.deferred():
+    with context.stop.deferred(), nullcontext() if once is None else frozen.layers.passing():
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     if trainer.stopped_early:
         raise Stopped(
@@ -244,6 +286,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         patience: EarlyStoppingCallback | None,
         tuner: Tuner | None,
         meter: Meter | None = None,
+        muon: bool = False,
+        halves: bool = False,
         **keywords: Any,
     ) -> None:
         self.begin(context, tuner, patience, meter)
@@ -252,20 +296,36 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         self.lengths = lengths
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
+        self.muon = muon
+        self.halving = Halving() if halves else None
         self.rows: RowsInUse | None = None
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
+        if self.muon and self.optimizer is None:
+            whole, args = self.model if model is None else model, self.args
+            decayed = self.get_decay_parameter_names(whole)
+            betas = (args.adam_beta1, args.adam_beta2)
+            self.optimizer = MuonWithAdamW(
+                whole, decayed, args.learning_rate, args.weight_decay, betas, args.adam_epsilon
+            )
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
             self.rows.follow(optimizer)
         return optimizer
 
     def own_state(self) -> State:
-        return super().own_state() if self.rows is None else {"decay": self.rows.decay}
+        state = super().own_state()
+        if self.rows is not None:
+            state["decay"] = self.rows.decay
+        if self.halving is not None:
+            state["parts"] = self.halving.parts
+        return state
 
     def restore_own(self, state: State) -> None:
         if self.rows is not None:
             self.rows.decay = state["decay"]
+        if self.halving is not None:
+            self.halving.parts = state["parts"]
 
     def rejoin(self, rows: RowsInUse) -> None:
         """Give the model its whole embedding, with the weight decay of the step whose weights are kept."""
@@ -277,7 +337,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         at_once = self.args.train_batch_size * self.args.world_size
         step = at_once * self.args.gradient_accumulation_steps
         shared = at_once if self.args.world_size > 1 else 1
-        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared)
+        in_order = getattr(self.train_dataset, "in_order", False)
+        self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared, in_order)
         return self.sampler
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor | None:
@@ -288,6 +349,30 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         if self.args.world_size > 1:
             items = self.accelerator.gather(items).reshape(-1, len(self.label_weights)).sum(0)
         return items.clamp(min=1)
+
+    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> tuple[list[Any], Tensor | int | None]:
+        if self.halving is not None:
+            self.halving.begin()
+        samples: tuple[list[Any], Tensor | int | None] = super().get_batch_samples(*arguments, **keywords)
+        return samples
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
+        if self.halving is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        step = super().training_step
+        return self.halving.loss(
+            inputs,
+            lambda part: step(model, part, num_items_in_batch),
+            lambda: self.optimizer.zero_grad(set_to_none=True),
+            self._tell_halved,
+        )
+
+    def _tell_halved(self, parts: int) -> None:
+        each = -(-self.args.train_batch_size // parts)
+        message = f"memory ran out: from now on {each} examples are computed at once, and an update learns from as many"
+        self.context.events.emit("warning", step=self.state.global_step + 1, message=f"{message} as before")
 
     def _items(self, batch: dict[str, Tensor]) -> Tensor:
         return torch.stack([batch[name].ne(IGNORED).sum() for name in self.label_weights])
@@ -306,6 +391,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         # Gradients are averaged over processes, while the count is over all of them.
         value = (weights * sums.reshape(-1) / items).sum() * shared
         if model.training and self.tuner is not None:
-            penalty = self.tuner.penalty(model)  # once a step, whatever the number of its micro-batches
-            value = value if penalty is None else value + penalty / self.current_gradient_accumulation_steps
+            penalty = self.tuner.penalty(model)  # once a step, whatever the number of its parts
+            parts = self.current_gradient_accumulation_steps * (1 if self.halving is None else self.halving.parts)
+            value = value if penalty is None else value + penalty / parts
         return (value, outputs) if return_outputs else value

@@ -28,6 +28,7 @@ from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
+from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
 from pipelines.tuners.tuner import Tuner
 
@@ -102,7 +103,7 @@ def train(
             args=live,
             train_dataset=Dataset.from_list([dict(row) for row in rows]),
             processing_class=tokenizer,
-            callbacks=[companion],
+            callbacks=[companion, *profiled(context)],
             **keywords,
         )
         companion.trainer = trainer

@@ -57,9 +57,68 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
                 f"the model's max_position_embeddings {positions}; lower one of the two"
             ),
         )
+    if stage.arguments.optim == "muon" and (stage.stage != "pretrain" or stage.tuner.adapts):
+        what = f"the tuner {stage.tuner.name}" if stage.stage == "pretrain" else f"{stage.stage} stages"
+        yield ("arguments", "optim"), f"is muon, which is for pretraining all weights and not for {what}; leave it out"
+    if stage.arguments.per_device_train_batch_size == "auto" and stage.stage not in ("pretrain", "supervised"):
+        key = ("arguments", "per_device_train_batch_size")
+        yield key, "is auto, which is for pretrain and supervised stages; write a number"
+    if recipe.launch.profile == "fsdp2":
+        yield from sharding_issues(stage)
+    elif recipe.launch.profile in ("zero2", "zero3"):
+        yield from _zero_issues(stage, recipe.launch.profile)
     yield from _two_schedules(stage)
     yield from _on_unmergeable(stage, recipe)
     yield from _on_adapters(stage, recipe)
+
+
+DIVIDED_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
+"""Optimizers that move each number of a weight by itself, so that every process can move its own."""
+
+
+def sharding_issues(stage: TrainingStage) -> Iterable[ConfigIssue]:
+    """What weights that are divided among processes cannot do; places relative to the stage."""
+    instead = "; use the profile ddp"
+    if stage.arguments.optim not in DIVIDED_OPTIMIZERS:
+        allowed = ", ".join(DIVIDED_OPTIMIZERS)
+        yield ("arguments", "optim"), f"is {stage.arguments.optim}, which needs whole matrices; fsdp2 has {allowed}"
+    if stage.arguments.torch_compile:
+        yield ("arguments", "torch_compile"), f"is true, which is not offered with the profile fsdp2{instead}"
+    if stage.tuner.unfreezes:
+        yield (
+            ("tuner",),
+            f"is {stage.tuner.name} with gradual_unfreezing, which fsdp2 cannot follow: it decides once which weights "
+            f"learn{instead}",
+        )
+    if stage.tuner.quantization:
+        yield ("tuner",), f"is {stage.tuner.name}, whose packed weights fsdp2 cannot divide{instead}"
+    if getattr(stage.tuner, "value_regularization", 0):
+        yield (
+            ("tuner", "value_regularization"),
+            f"is a penalty on whole matrices, which no process has under fsdp2; make it 0, or{instead[1:]}",
+        )
+    for key in ("gradient_surgery", "gradient_conflicts"):
+        if getattr(stage, key, None):
+            yield (key,), f"compares whole gradients, which no process has under fsdp2{instead}"
+    if stage.stage in ("grpo", "rloo"):
+        yield ("stage",), f"is {stage.stage}, whose sampling by TRL gathers no divided weights{instead}"
+    if getattr(stage, "rollouts", None) == "vllm":
+        yield ("rollouts",), f"is vllm, which reads whole weights{instead}"
+
+
+def _zero_issues(stage: TrainingStage, profile: str) -> Iterable[ConfigIssue]:
+    """What DeepSpeed is not asked to do; places relative to the stage."""
+    if stage.stage not in ("pretrain", "supervised"):
+        yield (
+            ("stage",),
+            f"is {stage.stage}, but the profile {profile} is for pretrain and supervised; use fsdp2 or ddp",
+        )
+    if stage.tuner.name not in ("full", "lora") or stage.tuner.unfreezes:
+        yield ("tuner",), f"is {stage.tuner.name}, but the profile {profile} is for full and lora; use fsdp2 or ddp"
+    if stage.arguments.optim not in ("adamw_torch", "adamw_torch_fused"):
+        yield ("arguments", "optim"), f"is {stage.arguments.optim}, but the profile {profile} is for adamw_torch"
+    if stage.arguments.load_best_model_at_end:
+        yield ("arguments", "load_best_model_at_end"), f"is true, which is not offered with the profile {profile}"
 
 
 def _two_schedules(stage: TrainingStage) -> Iterable[ConfigIssue]:

@@ -280,6 +280,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "message": _text,
     "reason": _text,
     "path": _text,
+    "tokens_per_second": _number,
+    "utilisation": _number,
     "loss": _number,
     "learning_rate": _number,
     "epoch": _number,

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -335,11 +335,18 @@ class Watcher:
         try:
             for name in [name for name in job.request.secrets if name in spec.secrets]:
                 self._store.record("secret.read", "secret", name, job.project, job=job.id, attempt=attempt.id)
-            handle = self._executor.start(spec)
+            handle = self._executor.start(replace(spec, seconds=self._seconds_left(job)))
         except ExecutorError as error:
             self._never(attempt, job, AttemptOutcome(None, Reason.NODE_LOST, str(error)))
             return
         self._store.attempt_started(attempt.id, attempt.fencing, plain_record(handle.record))
+
+    def _seconds_left(self, job: Job) -> float | None:
+        """How long a job may go on running."""
+        most = longest(job, self._settings)
+        if most is None:
+            return None
+        return max(0.0, most - seconds_run(job, self._store.attempts(job.id), time.time()))
 
     def _may_run(self, job: Job) -> bool:
         """Whether the job is isolated here, need not be, or is an admin's: the server that took it may have had

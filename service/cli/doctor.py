@@ -18,7 +18,8 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 from typing import Literal
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from service.cli.child import ask
 from service.cli.publish import size
 
 Verdict = Literal["good", "note", "lacks"]
@@ -55,14 +56,15 @@ class Finding:
     """What to do; empty when there is nothing to do."""
 
 
-def doctor(network: bool, as_json: bool) -> int:
-    """Examine the machine and tell. Returns the exit code."""
+def doctor(network: bool, as_json: bool, hosts: bool = False, processes: int | None = None) -> int:
+    """Examine the machine and tell. `hosts` measures the network between ranks too. Returns the exit code."""
     findings = [
         python(),
         system(),
         cores(),
         memory(),
         isolation(),
+        slurm(),
         *disks(),
         *gpus(),
         cpu_precision(),
@@ -72,11 +74,14 @@ def doctor(network: bool, as_json: bool) -> int:
     ]
     if network:
         findings.append(hub(os.environ))
+    measured: dict[str, object] = {}
+    if hosts:
+        found, measured = between_ranks(processes, as_json)
+        findings += found
     healthy = not any(finding.verdict == "lacks" for finding in findings)
     if as_json:
-        print(
-            json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in findings]}, ensure_ascii=False)
-        )
+        told = {"healthy": healthy, "findings": [asdict(finding) for finding in findings], **measured}
+        print(json.dumps(told, ensure_ascii=False))
     else:
         show(findings, healthy)
     return EXIT_DONE if healthy else EXIT_FAILED
@@ -178,6 +183,32 @@ def isolation() -> Finding:
             "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open",
         )
     return Finding("Isolation", f"{available.sentence()}: jobs of a service are kept apart from it")
+
+
+def slurm() -> Finding:
+    """Whether Slurm's commands are here, and whether its controller answers."""
+    if shutil.which("sbatch") is None:
+        return Finding("Slurm", "not installed: only `finery serve --executor slurm` needs it")
+    version = _ask("sbatch", "--version")
+    if not version:
+        remedy = "name its slurm.conf with SLURM_CONF; only `finery serve --executor slurm` needs it"
+        return Finding("Slurm", "installed, but it finds no configuration", "note", remedy)
+    partitions = _ask("sinfo", "--noheader", "--format=%P (%D nodes)").splitlines()
+    if not partitions:
+        remedy = "`scontrol ping` says more; `finery serve --executor slurm` needs a slurmctld that answers"
+        return Finding("Slurm", f"{version}, but its controller does not answer", "note", remedy)
+    return Finding("Slurm", f"{version}, partitions {', '.join(dict.fromkeys(partitions))}")
+
+
+def between_ranks(processes: int | None, quiet: bool) -> tuple[list[Finding], dict[str, object]]:
+    """What the hosts share and how fast their ranks speak, measured by a child process; and the measurement."""
+    answer = ask("network", {"processes": processes}, "Measuring the network between ranks", quiet)
+    if answer.code == EXIT_USAGE:
+        raise CommandError(answer.error)
+    if answer.code != EXIT_DONE:
+        return [Finding("Hosts", answer.error, "lacks")], {}
+    findings = [Finding(**each) for each in answer.data.pop("findings")]
+    return findings, answer.data
 
 
 def disks() -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.core.errors import CommandError
 from service.cli.app import AsJson, Overrides, Quiet, Recipe, Server, TokenFile, app
 
 
@@ -36,11 +37,19 @@ def init(
 
 
 @app.command()
-def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def run(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Watch a few steps of each training stage: profile.html and traces.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Do what a recipe describes, with a progress bar and the scores at the end."""
     from service.cli.run import run as start
 
-    raise typer.Exit(start(recipe, overrides or [], as_json, quiet))
+    raise typer.Exit(start(recipe, overrides or [], as_json, quiet, profile))
 
 
 @app.command()
@@ -145,14 +154,27 @@ def plan(
             "--flops-per-second",
             min=1,
             metavar="N",
-            help="What this machine reaches, such as 1e12; guessed by default.",
+            help="What this machine (or one GPU of --gpus) reaches, such as 1e12; guessed by default.",
         ),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="NxGPU", help="Plan for GPUs that are not here, such as 64xH100.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option("--hosts", min=1, metavar="N", help="Hosts of these GPUs; 8 GPUs each by default.")
+    ] = None,
+    network_gbps: Annotated[
+        float | None,
+        typer.Option("--network-gbps", min=0.001, metavar="N", help="Gigabits a second between hosts, for each GPU."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, metavar="N", help="What a GPU costs for an hour.")
     ] = None,
 ) -> None:
     """Say what a recipe will cost, before anything loads: parameters, computation, memory."""
-    from service.cli.recipes import plan as estimate
+    from service.cli.plan import plan as estimate
 
-    raise typer.Exit(estimate(recipe, overrides or [], as_json, rate))
+    raise typer.Exit(estimate(recipe, overrides or [], as_json, rate, gpus, hosts, network_gbps, price))
 
 
 data_app = typer.Typer(
@@ -188,12 +210,25 @@ def schema() -> None:
 @app.command()
 def doctor(
     network: Annotated[bool, typer.Option("--network", help="Also ask whether the Hub can be reached.")] = False,
+    hosts: Annotated[
+        bool,
+        typer.Option(
+            "--hosts",
+            help="Also measure the network between ranks, for plans; with FINERY_HOST, run it on every host.",
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=2, help="With --hosts: ranks in all; by default one a GPU, or two a host."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine has, what it lacks, and what to do about it."""
     from service.cli.doctor import doctor as examine
 
-    raise typer.Exit(examine(network, as_json))
+    if processes is not None and not hosts:
+        raise CommandError("--processes says how many ranks --hosts measures: give both")
+    raise typer.Exit(examine(network, as_json, hosts, processes))
 
 
 @app.command()

@@ -1,7 +1,7 @@
-"""`finery validate`, `finery plan` and `finery data show`: what can be said of a recipe before it runs.
+"""`finery validate` and `finery data show`: what can be said of a recipe before it runs.
 
-`validate` shows every mistake of every recipe at once. `plan` says what a recipe will cost, `data show` the first
-examples of a stage as its model reads them, with what of them is learnt: for both a child process does the work.
+`validate` shows every mistake of every recipe at once. `data show` has a child process show the first examples of a
+stage as its model reads them, with what of them is learnt.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError, RecipeError
-from pipelines.core.load import load, load_study
-from pipelines.core.study_cells import named
-from service.cli.child import ask_and_show, call
+from pipelines.core.errors import EXIT_DONE, EXIT_USAGE, CommandError, RecipeError
+from pipelines.core.load import load, load_either
+from pipelines.core.study_cells import StudyRecipe, named
+from service.cli.child import ask_and_show
 from service.cli.generate import printable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
     answers: list[dict[str, object]] = []
     for file in files:
         try:
-            recipe = load(file, overrides)
+            loaded = load_either(file, overrides)
         except RecipeError as error:
             mistakes = [
                 {"file": each.file, "line": each.line, "key": each.key, "message": each.message}
@@ -43,6 +43,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             if not as_json:
                 print(error, file=sys.stderr)
         else:
+            recipe = loaded.recipe if isinstance(loaded, StudyRecipe) else loaded
             count = len(recipe.stages)
             answer = {
                 "recipe": file,
@@ -53,8 +54,8 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             }
             summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
-            if recipe.matrix is not None:
-                summary, refusals, cells = _study(file, overrides)
+            if isinstance(loaded, StudyRecipe):
+                summary, refusals, cells = _study(loaded)
                 answer["cells"] = cells
             answers.append(answer)
             if not as_json:
@@ -65,11 +66,10 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
     return EXIT_DONE if fine else EXIT_USAGE
 
 
-def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[dict[str, object]]]:
+def _study(plan: StudyRecipe) -> tuple[str, list[str], list[dict[str, object]]]:
     """What a study is made of: in short, a line for each refused cell, and every cell as data."""
     from service.cli.study import trials_of
 
-    plan = load_study(file, overrides)
     count, refused, trials = len(plan.cells), len(plan.refused), trials_of(plan)
     summary = f"a study of {count} cell{'s' if count != 1 else ''}"
     summary += f", {refused} of them refused" if refused else ""
@@ -79,17 +79,6 @@ def _study(file: str, overrides: Sequence[str]) -> tuple[str, list[str], list[di
         {"cell": cell.folder, "labels": dict(cell.labels), "refused": cell.refusal or None} for cell in plan.cells
     ]
     return summary, lines, cells
-
-
-def plan(recipe: Path, overrides: Sequence[str], as_json: bool, rate: float | None = None) -> int:
-    """Pass on what `python -m pipelines plan` says. Returns its exit code."""
-    load(recipe, overrides)
-    options = (*(("--json",) if as_json else ()), *(("--flops-per-second", str(rate)) if rate is not None else ()))
-    code, out, err = call(("plan", str(recipe), *overrides, *options))
-    sys.stdout.write(out)
-    if code != EXIT_DONE:
-        sys.stderr.write(err or f"The plan could not be made (exit code {code}).\n")
-    return code if code >= 0 else EXIT_FAILED
 
 
 LEARNT = "bold green"

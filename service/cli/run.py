@@ -85,12 +85,12 @@ class RunWork:
     """The command that the user typed."""
 
 
-def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool) -> int:
+def run(recipe: Path, overrides: Sequence[str], as_json: bool, quiet: bool, profile: bool = False) -> int:
     """Check the recipe, then do what it describes. Returns the exit code."""
     checked = load(recipe, overrides)
     refuse_study(checked, str(recipe))
     work = RunWork(
-        ("run", str(recipe), *overrides),
+        ("run", str(recipe), *overrides, *(["--profile"] if profile else [])),
         Path("runs") / checked.name,
         tuple((stage.id, stage.stage) for stage in checked.stages),
         shlex.join(["finery", "run", str(recipe), *overrides]),

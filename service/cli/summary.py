@@ -253,6 +253,9 @@ def lines(outcome: RunSummary, folder: Path, again: str) -> list[tuple[str, str,
     if not outcome.published and outcome.models:
         rows.append(("Model", str(outcome.models[-1]), ""))
     rows.append(("Run folder", str(folder), ""))
+    profile = Path(folder) / "profile.html"
+    if profile.is_file():
+        rows.append(("Profile", str(profile), ""))
     cards = [card for each in outcome.published if (card := Path(each) / "README.md").is_file()]
     commands = [(f"less {cards[-1]}", "its scores, and the two lines that load it")] if cards else []
     commands.append((again, "once more: what is complete is reused"))

@@ -30,9 +30,9 @@ LEAST_SHARE = 8 << 30
 their cores' share."""
 
 
-def memory_limit(host: HostCapacity, here: Placement | None, setting: int | None) -> int:
+def memory_limit(host: HostCapacity, here: Placement | None, setting: int | None, least: int = LEAST_SHARE) -> int:
     """Bytes that an attempt may take: as its job names, else as the setting does, else its share of the host by GPUs
-    or cores.
+    or cores, and `least` in any case.
 
     0 is no limit.
     """
@@ -41,10 +41,10 @@ def memory_limit(host: HostCapacity, here: Placement | None, setting: int | None
     if setting is not None or not host.memory:
         return setting or 0
     usable = host.memory - max(1 << 30, int(host.memory * RESERVE))
-    if here is None or usable <= LEAST_SHARE:
+    if here is None or usable <= least:
         return max(usable, host.memory // 2)
     share = max(len(here.gpus) / len(host.gpus) if host.gpus else 0.0, here.cpus / max(host.cpus, 1))
-    return max(int(usable * min(share, 1.0)), LEAST_SHARE)
+    return max(int(usable * min(share, 1.0)), least)
 
 
 def cores_here() -> int:

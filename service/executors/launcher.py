@@ -35,6 +35,7 @@ from service.executors.process_tree import (
     MemoryWatch,
     boot_id,
     descendants,
+    execute,
     kill_cgroup,
     limits_memory,
     make_cgroup,
@@ -48,12 +49,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from service.executors.process_tree import Become
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK = 1 << 16
 
 
-def run_child(request: dict[str, Any], output: int, cgroup: str, gate: int, launcher: int) -> None:
+def run_child(
+    request: dict[str, Any], output: int, cgroup: str, gate: int, launcher: int, become: Become = execute
+) -> None:
     """In the child: take its place in the tree, wait until it is on record, become the command. Never returns."""
     try:
         os.setpgid(0, 0)
@@ -80,7 +85,7 @@ def run_child(request: dict[str, Any], output: int, cgroup: str, gate: int, laun
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(request["folder"])
-        os.execvpe(request["command"][0], request["command"], request["environment"])
+        become(request["command"], request["environment"])
     except BaseException as error:
         os.write(2 if os.isatty(2) else output, f"finery: the command could not be started: {error}\n".encode())
     os._exit(127)
@@ -89,8 +94,9 @@ def run_child(request: dict[str, Any], output: int, cgroup: str, gate: int, laun
 class Launcher:
     """The life of one attempt, from its fence to its last record."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], become: Become = execute) -> None:
         self.request = request
+        self._become = become
         self.record: str = request["record"]
         self.code: int | None = None
         self.asked_to_stop = False
@@ -139,7 +145,7 @@ class Launcher:
             os.close(opener)
             if self.request.get("tether") is not None:
                 os.close(self.request["tether"])
-            run_child(self.request, write_end, self.cgroup, gate, launcher)
+            run_child(self.request, write_end, self.cgroup, gate, launcher, self._become)
         os.close(write_end)
         os.close(gate)
         record = {
@@ -172,7 +178,7 @@ class Launcher:
             places["tmp"] = f"/tmp/finery-{os.urandom(8).hex()}"
         for folder in (places["tmp"], places["root"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self.child, self.control = sandbox.start(self.request, output, gate)
+        self.child, self.control = sandbox.start(self.request, output, gate, self._become)
         if self.cgroup:
             with open(f"{self.cgroup}/cgroup.procs", "w") as file:
                 file.write(str(self.child))
@@ -343,8 +349,9 @@ class Launcher:
                 time.sleep(0.5)
 
 
-def main() -> int:
-    """Read what to do, fence, become a daemon, tell the caller where it is, watch."""
+def main(become: Become = execute) -> int:
+    """Read what to do, fence, become a daemon, tell the caller where it is, watch. `become` is what the child does in
+    the end."""
     request = json.loads(sys.stdin.buffer.read())
     os.umask(request.get("umask", 0o077))
     try:
@@ -360,7 +367,7 @@ def main() -> int:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     os.chdir("/")
-    launcher = Launcher(request)
+    launcher = Launcher(request, become)
     try:
         record = launcher.begin()
     except OSError as error:

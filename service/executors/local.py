@@ -43,6 +43,7 @@ from service.executors.records import (
     take_fence,
     write_record,
 )
+from service.executors.warm import WarmInterpreters
 
 START_TIMEOUT = 30.0
 LAUNCH = "import sys; sys.path.insert(0, sys.argv[1]); from service.executors.launcher import main; sys.exit(main())"
@@ -63,12 +64,13 @@ class LocalExecutor:
         tethered: bool = False,
         isolation: Isolation = NONE,
         attempt_memory: int | None = 0,
+        warm: int = 0,
     ) -> None:
         """`host` is found when not given; `cgroups=False` relies on sessions and marks alone, as machines without
         cgroup v2 must.
 
         With `tethered`, what it starts ends with this process. `attempt_memory` limits the attempts that name no
-        limit: None for their share of the host, 0 for no limit.
+        limit: None for their share of the host, 0 for no limit. `warm` interpreters are kept for attempts to come.
         """
         self._host = host or this_host()
         self.isolation = isolation
@@ -76,6 +78,7 @@ class LocalExecutor:
         self._cgroups = cgroups
         self._python: tuple[str, ...] = (sys.executable, "-I", "-S")
         self._tether = os.pipe() if tethered else None
+        self._warm = WarmInterpreters(warm)
 
     def start(self, spec: AttemptSpec) -> Handle:
         """See `Executor.start`. Returns once the child is on record, usually within 50 ms."""
@@ -96,6 +99,7 @@ class LocalExecutor:
     def poll(self, handle: Handle) -> Condition:
         """See `Executor.poll`. Costs two system calls for an attempt that runs."""
         if (ended := _read(handle, "exit.json")) is not None:
+            self._warm.ended(handle.attempt_id)
             return _exited(ended)
         if _alive(handle.record, "launcher"):
             return Running(int(handle.record["child_pid"]))
@@ -162,6 +166,7 @@ class LocalExecutor:
 
     def close(self) -> None:
         """What is tethered ends here; everything else goes on."""
+        self._warm.close()
         if self._tether is not None:
             for descriptor in self._tether:
                 os.close(descriptor)
@@ -200,9 +205,14 @@ class LocalExecutor:
         if self.isolation.kept:
             places = spec.sandbox or Sandbox(write=(str(spec.folder),))
             request["sandbox"] = plan_of(self.isolation, places, environment, memory)
+        content = json.dumps(request).encode()
+        answer = None if self._tether is not None else self._warm.launch(request, content)
+        if answer is not None:
+            forked: dict[str, Any] = json.loads(answer)
+            return forked
         started = subprocess.run(
             (*self._python, "-c", LAUNCH, ROOT),
-            input=json.dumps(request).encode(),
+            input=content,
             capture_output=True,
             timeout=START_TIMEOUT,
             check=False,
@@ -288,4 +298,6 @@ def _sweep(handle: Handle, end: float) -> bool:
 def local(settings: Any) -> Executor:
     """The executor for these settings: of the machine, what they allow."""
     host = this_host(cpus=settings.cpus, memory=settings.memory, gpus=settings.gpus)
-    return LocalExecutor(host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory)
+    return LocalExecutor(
+        host, isolation=isolation_of(settings.isolation), attempt_memory=settings.attempt_memory, warm=settings.warm
+    )

@@ -8,8 +8,21 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+"""As typing's, which takes longer to import than all the rest."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    Become = Callable[[Sequence[str], Mapping[str, str]], NoReturn]
+
 MARK = "FINERY_ATTEMPT_ID"
 """In the environment of every process of an attempt: how its remains are found when the launcher itself was killed."""
+
+
+def execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become a command. Raises OSError where it cannot be started."""
+    os.execvpe(command[0], list(command), dict(environment))
 
 
 def start_time(pid: int) -> int:
@@ -20,6 +33,31 @@ def start_time(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def mark_place(value: str) -> int:
+    """Where in this process's memory /proc/PID/environ shows the mark of the environment that it was started with,
+    which is `value`; 0 where it is not found."""
+    import ctypes
+
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    first, last = int(fields[47]), int(fields[48])  # env_start and env_end, fields 50 and 51
+    if not first < last:
+        return 0
+    entry = f"{MARK}={value}\0".encode()
+    at = (b"\0" + ctypes.string_at(first, last - first)).find(b"\0" + entry)
+    return 0 if at < 0 else first + at + len(MARK) + 1
+
+
+def write_mark(place: int, value: str, room: int) -> None:
+    """Show another mark there. Raises OSError where it does not fit, or where there is no place for one."""
+    import ctypes
+
+    content = value.encode()
+    if not place or len(content) > room:
+        raise OSError(f"the attempt's id {value!r} cannot be shown to /proc")
+    ctypes.memmove(place, content.ljust(room, b"\0"), room)
 
 
 def boot_id() -> str:

@@ -101,6 +101,9 @@ class AttemptSpec:
     """How many rotated logs are kept."""
     sandbox: Sandbox | None = None
     """What it sees where attempts are isolated; its folder alone when not given."""
+    seconds: float | None = None
+    """How long it may run, where its job has a limit: for executors that must promise this to a queue. The store ends
+    the attempt, whether or not they enforce it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ Condition = Running | Exited | Lost
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs attempts. Implementations: `local`, `docker`, `ray`; named in `service.executors.registry.EXECUTORS`."""
+    """Runs attempts. Implementations: `local`, `docker`, `ray`, `slurm`; named in
+    `service.executors.registry.EXECUTORS`."""
 
     name: str
     isolation: Isolation

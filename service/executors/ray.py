@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pipelines.core.errors import CommandError
 from service.executors import ray_agent
 from service.executors.hosts import memory_limit
 from service.executors.isolation import Isolation
-from service.executors.process_tree import MARK
+from service.executors.parts import part_folder, part_of
 from service.executors.protocol import (
     AttemptSpec,
     Condition,
@@ -37,7 +37,6 @@ from service.executors.protocol import (
     HostCapacity,
     Lost,
     Running,
-    Sandbox,
 )
 from service.executors.records import FenceRefused, delete_secrets, read_console, read_record, take_fence, write_record
 from service.safety.redaction import NAMES
@@ -268,40 +267,11 @@ class RayExecutor:
         self._link.close()
 
     def _part(self, spec: AttemptSpec, number: int) -> dict[str, Any]:
-        """What one host runs: the first the story, the others their share of its stages."""
+        """What one host runs, and on which of the cluster's nodes."""
         place = spec.placements[number]
-        environment = {**spec.environment, MARK: spec.attempt_id}
-        if len(spec.placements) > 1:
-            environment |= {
-                "FINERY_HOSTS": str(len(spec.placements)),
-                "FINERY_HOST": str(number),
-                "FINERY_WORLD": str(spec.record / "world"),
-            }
-        record = spec.record if number == 0 else spec.record / f"host-{number}"
-        places = spec.sandbox or Sandbox(write=(str(spec.folder),))
-        if len(spec.placements) > 1:
-            places = replace(places, write=(*places.write, str(spec.record / "world")))
         host = next(host for host in self._hosts if host.name == place.host)
-        return {
-            "attempt_id": spec.attempt_id,
-            "job_id": spec.job_id,
-            "fencing_token": spec.fencing_token,
-            "node": self._nodes[place.host],
-            "command": list(spec.command if number == 0 else (sys.executable, "-m", "pipelines", "join")),
-            "folder": str(spec.folder),
-            "record": str(record),
-            "fence": str(record),
-            "environment": environment,
-            "secrets": dict(spec.secrets),
-            "cpus": place.cpus,
-            "gpus": len(place.gpus),
-            "memory": memory_limit(host, place, self._attempt_memory),
-            "isolation": self._wanted,
-            "sandbox": asdict(places),
-            "hosts": len(spec.placements),
-            "log_bytes": spec.log_bytes,
-            "log_files": spec.log_files,
-        }
+        part = part_of(spec, number, memory_limit(host, place, self._attempt_memory), self._wanted)
+        return part | {"node": self._nodes[place.host], "secrets": dict(spec.secrets)}
 
     def _refuse_a_second(self, spec: AttemptSpec) -> None:
         for path in spec.record.parent.glob("*/ray.json"):
@@ -391,8 +361,7 @@ def _agent_environment() -> dict[str, str]:
 
 
 def _folder(handle: Handle, number: int) -> Path:
-    record = Path(str(handle.record["record"]))
-    return record if number == 0 else record / f"host-{number}"
+    return part_folder(Path(str(handle.record["record"])), number)
 
 
 def ray(settings: Any) -> Executor:

@@ -12,16 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from pipelines.core.errors import CommandError
-from service.executors.isolation import NONE, Isolation, isolation_of
-from service.executors.landlock import abi
 from service.executors.local import LocalExecutor
-from service.executors.protocol import AttemptSpec, ExecutorError, HostCapacity, Placement, Running, Sandbox
-
-HOST = "here"
+from service.executors.parts import start_part
+from service.executors.protocol import Running
 
 
 class Keeper:
@@ -37,30 +32,8 @@ class Keeper:
     def start(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Start the part; returns the launcher's record. Raises ExecutorError."""
         self._heard = time.monotonic()
-        environment = dict(part["environment"])
-        for name in ("CUDA_VISIBLE_DEVICES",):  # Ray chose the devices for this actor
-            if name in os.environ:
-                environment[name] = os.environ[name]
-        self._executor = LocalExecutor(
-            HostCapacity(HOST, 1, 0), tethered=True, isolation=isolation_for(part["isolation"], part["hosts"])
-        )
-        spec = AttemptSpec(
-            part["attempt_id"],
-            part["job_id"],
-            part["fencing_token"],
-            tuple(part["command"]),
-            Path(part["folder"]),
-            Path(part["record"]),
-            environment,
-            part["secrets"],
-            (Placement(HOST, memory=part["memory"]),),
-            Path(part["fence"]),
-            part["log_bytes"],
-            part["log_files"],
-            sandbox_of(part["sandbox"]),
-        )
-        Path(part["fence"]).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._handle = self._executor.start(spec)
+        chosen = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}  # by Ray
+        self._executor, self._handle = start_part(part, part["secrets"], chosen)
         return dict(self._handle.record)
 
     def beat(self) -> bool:
@@ -87,34 +60,3 @@ class Keeper:
         while time.monotonic() - self._heard < self._lease:
             time.sleep(min(0.5, self._lease / 10))
         os._exit(1)  # the tether breaks with the process
-
-
-def sandbox_of(fields: Mapping[str, Any]) -> Sandbox:
-    """The places again, from JSON."""
-    return Sandbox(
-        tuple(fields["read"]),
-        tuple(fields["write"]),
-        tuple(fields["hidden"]),
-        bool(fields["private_endpoints"]),
-        tuple(fields["refused_ports"]),
-    )
-
-
-def isolation_for(wanted: str, hosts: int) -> Isolation:
-    """What keeps a part apart on this host. Raises ExecutorError when it was asked for and is not to be had.
-
-    Ranks on several hosts meet in the hosts' own network: such a part keeps to its files, by Landlock alone.
-    """
-    if wanted == "none":
-        return NONE
-    try:
-        isolation = isolation_of(wanted)
-    except CommandError as error:
-        raise ExecutorError(str(error)) from None
-    if hosts > 1:
-        isolation = Isolation("landlock", (), abi()) if abi() else NONE
-    if not isolation.kept:
-        raise ExecutorError(
-            "this host cannot isolate attempts; see `finery doctor` there, or serve with --isolation none"
-        )
-    return isolation

@@ -7,15 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import CommandError
-from service.executors.protocol import Executor
 
 if TYPE_CHECKING:
+    from service.executors.protocol import Executor
     from service.settings import Settings
 
 EXECUTORS = {
     "local": "service.executors.local:local",
     "docker": "service.executors.docker:docker",
     "ray": "service.executors.ray:ray",
+    "slurm": "service.executors.slurm:slurm",
 }
 """Name -> the function that makes it from the settings. A new executor is one file and one line here."""
 

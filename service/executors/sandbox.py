@@ -24,12 +24,15 @@ import socket
 import sys
 
 from service.executors import landlock, namespaces
+from service.executors.process_tree import execute
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from service.executors.process_tree import Become
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SYSTEM = (
@@ -140,7 +143,17 @@ def _present(paths: Sequence[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
-def start(request: dict[str, Any], output: int, gate: int) -> tuple[int, socket.socket]:
+def own_places(tmp: str) -> dict[str, str]:
+    """The variables that name what an attempt has for itself alone; `tmp` is /tmp where it has a file tree."""
+    return {
+        "TMPDIR": tmp,
+        "HOME": f"{tmp}/home",
+        "XDG_CACHE_HOME": f"{tmp}/home/.cache",
+        "HF_MODULES_CACHE": f"{tmp}/home/modules",
+    }
+
+
+def start(request: dict[str, Any], output: int, gate: int, become: Become = execute) -> tuple[int, socket.socket]:
     """Start the first process inside, which waits at the gate. Returns its id and the socket to it. Raises OSError."""
     sandbox = request["sandbox"]
     outside, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -162,7 +175,7 @@ def start(request: dict[str, Any], output: int, gate: int) -> tuple[int, socket.
                 signal.signal(number, signal.SIG_DFL)
             if bubblewrap:
                 _become_bubblewrap(request, output, inner)
-            first_process(request, output, inner)
+            first_process(request, output, inner, become)
         except BaseException as error:
             os.write(output, f"finery: the attempt could not be isolated: {error}\n".encode())
         os._exit(126)
@@ -249,7 +262,7 @@ def inside(control: int, content: int) -> None:
     os._exit(126)
 
 
-def first_process(request: dict[str, Any], output: int, control: socket.socket) -> None:
+def first_process(request: dict[str, Any], output: int, control: socket.socket, become: Become = execute) -> None:
     """Make the world that the attempt sees, start it there, and stay its keeper inside. Never returns."""
     sandbox, environment = request["sandbox"], dict(request["environment"])
     control.set_inheritable(False)
@@ -269,12 +282,7 @@ def first_process(request: dict[str, Any], output: int, control: socket.socket) 
         tree = True
     tmp = "/tmp" if tree else sandbox["tmp"]
     os.makedirs(f"{tmp}/home", mode=0o700, exist_ok=True)
-    environment |= {
-        "TMPDIR": tmp,
-        "HOME": f"{tmp}/home",
-        "XDG_CACHE_HOME": f"{tmp}/home/.cache",
-        "HF_MODULES_CACHE": f"{tmp}/home/modules",
-    }
+    environment |= own_places(tmp)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = listener.getsockname()[1]
         socket.send_fds(control, [f"port {port}".encode()], [listener.fileno()])
@@ -291,7 +299,7 @@ def first_process(request: dict[str, Any], output: int, control: socket.socket) 
     command = os.fork()
     if command == 0:
         signal.set_wakeup_fd(-1)
-        _become_command(request, environment, output, tmp, tree)
+        _become_command(request, environment, output, tmp, tree, become)
     os.close(output)
     poller = select.poll()
     poller.register(wakeup, select.POLLIN)
@@ -316,7 +324,9 @@ def first_process(request: dict[str, Any], output: int, control: socket.socket) 
                 os._exit(0)  # with it the kernel ends whatever is left
 
 
-def _become_command(request: dict[str, Any], environment: dict[str, str], output: int, tmp: str, tree: bool) -> None:
+def _become_command(
+    request: dict[str, Any], environment: dict[str, str], output: int, tmp: str, tree: bool, become: Become
+) -> None:
     """Confine this process and become the command. Never returns."""
     sandbox = request["sandbox"]
     try:
@@ -343,7 +353,7 @@ def _become_command(request: dict[str, Any], environment: dict[str, str], output
             )
         elif sandbox["mode"] == "landlock":
             raise OSError("this kernel has no Landlock")
-        os.execvpe(request["command"][0], request["command"], environment)
+        become(request["command"], environment)
     except BaseException as error:
         os.write(2, f"finery: the command could not be started: {error}\n".encode())
     os._exit(127)

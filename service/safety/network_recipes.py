@@ -338,6 +338,8 @@ def _unsafe_text(key: str, place: Position, text: str) -> str | None:
         )
     if key == "api_key_env" and not secrets.is_name(text):
         return f"is no secret of the project: {secrets.unfit_name(text)}"
+    if place == ("launch", "config"):
+        return f"is {show(text)}, a file that the server does not have; write profile, num_processes, mixed_precision"
     if key == "to" and _publishes(place):
         if MODEL_NAME.fullmatch(text) is None:
             return (

@@ -19,10 +19,20 @@ from service.store.errors import NotFound
 from service.store.jobs import append_events, apply_move, check_fencing, locked_job, of_project
 from service.store.tables import event_of, now
 
-PROGRESS = ("stage", "step", "total", "what", "loss", "learning_rate", "epoch")
+PROGRESS = (
+    "stage",
+    "step",
+    "total",
+    "what",
+    "tokens_per_second",
+    "utilisation",
+    "loss",
+    "learning_rate",
+    "epoch",
+)
 """What a job's short progress keeps of its newest events."""
 SKIPPED = "any further ones are skipped without a word"
-POSITION = ("what", "step", "total")
+POSITION = ("what", "step", "total", "tokens_per_second", "utilisation")
 """What every `progress` event says anew."""
 
 

@@ -127,6 +127,8 @@ TRAINING = (
     "train_loss",
     "train_runtime",
     "train_samples_per_second",
+    "train_tokens_per_second",
+    "train_utilisation",
     "trainable_parameters",
     "all_parameters",
     "peak_memory_bytes",
@@ -267,10 +269,11 @@ def _figures(
     costs: list[tuple[str, Mapping[str, Any]]] = []
     for view in stages:
         nested = {name: values for name, values in view.metrics.items() if isinstance(values, Mapping)}
-        scores += [
-            (view.id, name, {key: value for key, value in values.items() if isinstance(value, int | float)})
+        figures = {
+            name: {key: value for key, value in values.items() if isinstance(value, int | float)}
             for name, values in nested.items()
-        ]
+        }
+        scores += [(view.id, name, numbers) for name, numbers in figures.items() if numbers]
         mine = {key: view.metrics[key] for key in TRAINING if isinstance(view.metrics.get(key), int | float)}
         if mine:
             costs.append((view.id, mine))

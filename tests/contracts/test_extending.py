@@ -472,6 +472,7 @@ def add_line(registry: Path, table: str, line: str) -> None:
     registry.write_text(f"{before}{head}{brace}{indent}{line}\n{rest}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_a_file_and_a_line_pass_the_contract(name: str, outcomes: dict[str, Counter[str]]) -> None:
     assert outcomes[name]["passed"] >= 3

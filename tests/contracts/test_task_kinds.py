@@ -18,7 +18,7 @@ from pipelines.core.interfaces import HeadKind
 from pipelines.core.load import loads
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
-from pipelines.evaluation.mistakes import mistakes
+from pipelines.evaluation.analysis import mistakes
 from pipelines.evaluation.prediction_tables import write_table
 from pipelines.tasks.base import HELD_OUT, Task
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of

@@ -25,6 +25,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests.clean_process import proofs_forked_from_here
+
 WARM = [
     "pipelines.runs.run",
     "pipelines.models.opening",
@@ -154,10 +156,11 @@ def command_on_a_small_disk(words: list[str], folder: str, said: str, small: str
     _print_to(said)
     from pipelines.__main__ import main
 
-    first = main(words)
-    shutil.copytree(disk, root / f"{small}.full", symlinks=True)
-    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-    second = main(larger)
+    with proofs_forked_from_here():
+        first = main(words)
+        shutil.copytree(disk, root / f"{small}.full", symlinks=True)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        second = main(larger)
     shutil.copytree(disk, root / f"{small}.grown", symlinks=True)
     sys.exit(10 * first + second)
 

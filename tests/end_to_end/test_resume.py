@@ -122,7 +122,7 @@ def counts(place: str, stage: str, generator: random.Random) -> int:
 
 @pytest.mark.parametrize(
     ("moment", "tuner"),
-    covering(product(MOMENTS, TUNERS), drop=True, name=lambda moment, tuner: "-".join([*moment, tuner])),
+    covering(product(MOMENTS, TUNERS), name=lambda moment, tuner: "-".join([*moment, tuner])),
 )
 def test_a_killed_run_ends_as_if_it_had_not_been(
     moment: tuple[str, str], tuner: str, recipe: Path, whole: Callable[[str], dict[str, Any]], tmp_path: Path
@@ -259,3 +259,39 @@ def any_rank_of(run: Path) -> bool:
         except OSError:
             continue
     return False
+
+
+STREAMS = """\
+name: streams
+model:
+  architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}
+tokenizer: {train: bpe, vocab_size: 500, max_train_samples: 40}
+stages:
+  - stage: pretrain
+    datasets:
+      - {path: builtin/python-docs, streaming: true, weight: 2}
+      - {path: builtin/python-docs, split: validation, weight: 1}
+    block_size: 32
+    buffer_size: 6
+    max_train_samples: 30
+    arguments: {max_steps: 20, global_batch_size: 16, learning_rate: 1e-3, logging_steps: 3, save_steps: 4}
+"""
+
+
+@pytest.mark.parametrize("places", [(6,), pytest.param((1, 3, 17), marks=pytest.mark.long)])
+def test_a_stream_that_was_killed_goes_on_at_its_sample(places: tuple[int, ...], tmp_path: Path) -> None:
+    """Killed before the first checkpoint, between two, and after the stream has begun again."""
+    recipe = tmp_path / "streams.yaml"
+    recipe.write_text(STREAMS)
+    assert forked(str(recipe), [], str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
+    arguments = (str(recipe), [], str(tmp_path / "run"), str(tmp_path / "home"))
+    for place in places:
+        assert forked(*arguments, ("training step", place)) == -signal.SIGKILL
+    assert forked(*arguments) == 0
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    drawn = [
+        json.loads(next((tmp_path / name).glob("stages/*pretrain/metrics.json")).read_text())["datasets"]
+        for name in ("run", "whole")
+    ]
+    assert drawn[0] == drawn[1]
+    assert min(each["epochs"] for each in drawn[0].values()) > 1

@@ -30,7 +30,7 @@ class Here:
         self.stop = StopSignal()
         self.done: list[str] = []
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None) -> Iterator[RunEnd]:
+    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
         for name, folder in runs:
             began = time.monotonic()
             started(name)

@@ -69,11 +69,10 @@ def until(condition: Any, seconds: float = 600.0) -> None:
 
 
 def of_study(folder: Path) -> list[psutil.Process]:
-    """Processes whose command names the study or one of its runs."""
+    """Processes that work in the study's folder: the study, what forks its runs, and its runs."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in words):
+    for process in psutil.process_iter(["cwd", "status"]):
+        if process.info["status"] != psutil.STATUS_ZOMBIE and process.info["cwd"] == str(folder):
             found.append(process)
     return found
 

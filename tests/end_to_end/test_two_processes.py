@@ -1,4 +1,7 @@
-"""Two processes do what one does: the same losses at the same global batch, and every example scored once."""
+"""Two processes do what one does: the same losses at the same global batch, and every example scored once.
+
+Each with a whole model (`ddp`), or with a half of its weights (`fsdp2`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
 from tests.end_to_end import forked
@@ -31,10 +35,11 @@ stages:
     task: builtin/python-docs
     max_length: 24
     max_train_samples: 45
-    arguments: {num_train_epochs: 2, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
+    arguments: {num_train_epochs: 2, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1, save_steps: 4}
   - {stage: evaluate, max_eval_samples: 37, per_device_eval_batch_size: 5}
 """
 TWO = "launch.num_processes=2"
+FSDP2 = "launch.profile=fsdp2"
 RELATIVE = 1e-4
 """Floats are added in another order."""
 
@@ -86,6 +91,92 @@ def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path
     )
     assert two["train_loss"] == pytest.approx(one["train_loss"], rel=RELATIVE)
     assert two["all_parameters"] == one["all_parameters"]
+
+
+def test_processes_with_a_half_of_the_weights_each_leave_what_one_process_can_go_on_from(
+    recipe: Path, alone: Path, tmp_path: Path
+) -> None:
+    """Both are killed at their eighth step, when the fourth is saved; one process does the rest."""
+    place = (str(recipe), [TWO, FSDP2], str(tmp_path / "run"), str(tmp_path / "home"))
+    assert forked.fork(forked.run_on_forked_ranks, *place, ("training step", 8)) == 1
+    events = list(read_events(tmp_path / "run/events.jsonl"))
+    assert (events[-1]["event"], events[-1]["stage"]) == ("failed", "supervised")
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["launch"] == {
+        "profile": "fsdp2",
+        "num_processes": 2,
+        "mixed_precision": "no",
+    }
+    held = [event for event in events if event["event"] == "distributed"]
+    assert [(event["stage"], event["profile"]) for event in held] == [("pretrain", "fsdp2"), ("supervised", "fsdp2")]
+    for event in held:
+        assert [each["rank"] for each in event["ranks"]] == [0, 1]
+        assert sum(each["local"] for each in event["ranks"]) == event["ranks"][0]["global"]
+        assert all(0.45 < each["local"] / each["global"] < 0.55 for each in event["ranks"])
+    assert (next((tmp_path / "home/stages").glob("*.partial/checkpoints/checkpoint-4")) / "complete.json").is_file()
+
+    assert forked.fork(forked.run_recipe, str(recipe), [], *place[2:]) == 0
+    later = list(read_events(tmp_path / "run/events.jsonl"))[len(events) :]
+    assert [event["step"] for event in later if event.get("what") == "resumed"] == [4]
+    assert_equal_losses(alone / "run", tmp_path / "run", ("pretrain", "supervised"))
+    for stage in ("01-pretrain", "02-supervised"):
+        one, both = (run / "stages" / stage / "model" for run in (alone / "run", tmp_path / "run"))
+        assert {path.name for path in both.iterdir()} == {path.name for path in one.iterdir()}
+        assert (both / "config.json").read_text() == (one / "config.json").read_text()
+        weights, expected = (load_file(str(folder / "model.safetensors")) for folder in (both, one))
+        assert weights.keys() == expected.keys()
+        for name, weight in weights.items():
+            assert weight == pytest.approx(expected[name], abs=1e-4), name
+
+
+@pytest.mark.long
+def test_a_stream_and_a_mixture_are_shared_without_loss(recipe: Path, tmp_path: Path) -> None:
+    """Both processes take their rows of the same batches: nothing twice, nothing left out, at any number of them."""
+    streams = (
+        "stages.pretrain.datasets=[{path: builtin/python-docs, streaming: true, weight: 2}, "
+        "{path: builtin/python-docs, split: validation, weight: 1}]"
+    )
+    words = [streams, "stages.pretrain.buffer_size=5", "stages.pretrain.arguments.max_steps=12"]
+    words += ["tokenizer.max_train_samples=20"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert forked.fork(forked.run_recipe, str(recipe), words, str(one), str(tmp_path / "home-one")) == 0
+    code = forked.fork(forked.run_on_forked_ranks, str(recipe), [TWO, *words], str(two), str(tmp_path / "home-two"))
+    assert code == 0, ranks_log(two)
+    assert_equal_losses(one, two, ("pretrain", "supervised"))
+    drawn = [json.loads(next(run.glob("stages/*pretrain/metrics.json")).read_text())["datasets"] for run in (one, two)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["launch.num_processes=1"], ["launch.num_processes=4", FSDP2]),
+        ([TWO], [TWO, FSDP2]),
+        (["launch.num_processes=4", FSDP2], [TWO]),
+        ([TWO, FSDP2], ["launch.num_processes=4", FSDP2]),
+    ],
+    ids=["1 to fsdp2 of 4", "ddp of 2 to fsdp2 of 2", "fsdp2 of 4 to ddp of 2", "fsdp2 of 2 to fsdp2 of 4"],
+)
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "sgd"])
+def test_a_killed_run_goes_on_under_any_profile(
+    optim: str, first: list[str], second: list[str], recipe: Path, alone: Path, tmp_path: Path
+) -> None:
+    """The last batch of an epoch, of 5 rows, is shared by 4 processes too; the optimizer's state goes along."""
+    words = [f"stages.{stage}.arguments.optim={optim}" for stage in ("pretrain", "supervised")]
+    place = (str(tmp_path / "run"), str(tmp_path / "home"))
+    alone_first = "launch.num_processes=1" in first  # one process does the 6 steps of the stage before, too
+    death = ("training step", 6 + 8 if alone_first else 8)
+    assert forked.fork(forked.run_on_forked_ranks, str(recipe), [*words, *first], *place, death) != 0
+    before = len(list(read_events(tmp_path / "run/events.jsonl")))
+    code = forked.fork(forked.run_on_forked_ranks, str(recipe), [*words, *second], *place)
+    assert code == 0, ranks_log(tmp_path / "run")
+    later = list(read_events(tmp_path / "run/events.jsonl"))[before:]
+    assert [event["step"] for event in later if event.get("what") == "resumed"] == [4]
+    if optim != "adamw_torch_fused":  # the recipe's own
+        whole = (str(tmp_path / "whole"), str(tmp_path / "home-whole"))
+        assert forked.fork(forked.run_recipe, str(recipe), words, *whole) == 0
+    expected = alone / "run" if optim == "adamw_torch_fused" else tmp_path / "whole"
+    assert_equal_losses(expected, tmp_path / "run", ("pretrain", "supervised"))
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +296,15 @@ def test_torchrun_starts_the_ranks(recipe: Path, alone: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", ["ddp", "fsdp2"])
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(
+    profile: str, recipe: Path, tmp_path: Path
+) -> None:
     child = forked.fresh(
         "run",
         str(recipe),
         TWO,
+        f"launch.profile={profile}",
         "stages.pretrain.arguments.max_steps=100000",
         "stages.pretrain.arguments.save_steps=20",
         home=tmp_path / "home",
@@ -237,3 +332,33 @@ def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_no_orphan(recipe
     assert alive == []
     partial = next(path for path in (tmp_path / "home/stages").glob("*.partial") if path.is_dir())
     assert {path.name for path in partial.iterdir()} == {"checkpoints"}
+
+
+@pytest.mark.long
+def test_a_rank_that_hangs_ends_the_run_at_a_time_limit_and_is_named(recipe: Path, tmp_path: Path) -> None:
+    child = forked.fresh(
+        "run",
+        str(recipe),
+        TWO,
+        FSDP2,
+        "stages.pretrain.arguments.max_steps=100000",
+        "stages.pretrain.arguments.ddp_timeout=20",
+        home=tmp_path / "home",
+        folder=tmp_path,
+    )
+    run = tmp_path / "runs" / "shared"
+    deadline = time.monotonic() + 240
+    while not losses(run):
+        assert child.poll() is None, child.stderr.read().decode() if child.stderr else ""
+        assert time.monotonic() < deadline, ranks_log(run)
+        time.sleep(0.1)
+    family = psutil.Process(child.pid).children(recursive=True)
+    (second,) = [each for each in family if "stage" in each.cmdline() and each.environ().get("RANK") == "1"]
+    second.suspend()
+    _, said = child.communicate(timeout=180)
+    assert child.returncode == 1
+    sentence = said.decode().strip()
+    assert "rank 1 did not answer the others for 20 s (arguments.ddp_timeout); it " in sentence
+    assert sentence.endswith("`finery resume` continues from the last checkpoint")
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert alive == []

@@ -20,7 +20,7 @@ def test_the_database_lies_in_the_home_unless_one_is_named(tmp_path):
 
 def test_every_wrong_setting_is_named_where_it_was_given():
     with pytest.raises(CommandError) as caught:
-        read_settings({"FINERY_PORT": "70000", "FINERY_EXECUTOR": "slurm"}, max_queued=0)
+        read_settings({"FINERY_PORT": "70000", "FINERY_EXECUTOR": "kubernetes"}, max_queued=0)
     lines = str(caught.value).splitlines()
     assert [line.split(" is ")[0] for line in lines] == ["FINERY_PORT", "FINERY_EXECUTOR", "--max-queued"]
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.job import Host, HostShare, JobRequest
+from service.jobs.job import Host, HostShare, JobRequest, Resources
 from service.safety.network_recipes import Needs
 from service.scheduler.retries import ending_of
 from service.settings import read_settings
-from service.submission import job_named, look_up, model_folder
+from service.submission import job_named, look_up, model_folder, resources_of
 from tests.service.served import RECIPE
 
 
@@ -63,3 +63,10 @@ def test_a_job_without_a_model_stands_for_nothing(store, settings):
     job = ended(store, submitted(store))
     assert model_folder(settings, job) is None
     assert look_up(store, settings, "acme", Needs(jobs=("demo",))).checkpoints == {}
+
+
+def test_a_job_takes_the_hosts_and_processes_of_its_recipe_unless_it_asks_for_others():
+    assert resources_of({}, 16, 2) == Resources(cpus=8, hosts=2)
+    assert resources_of({"hosts": 4}, 16, 2) == Resources(cpus=4, hosts=4)
+    assert resources_of({"gpus": 8}, 16, 2) == Resources(gpus=8, hosts=2)
+    assert resources_of({}, None) == Resources()

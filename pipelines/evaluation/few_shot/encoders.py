@@ -111,13 +111,18 @@ class MaskReader(LikelihoodReader):
     ) -> list[dict[int, Likelihood]]:
         import torch
 
+        from pipelines.models.log_probabilities import logits_of
+
         ids, real = (
             torch.from_numpy(each).to(device) for each in filled([text for (text, _), _ in queries], self.padding)
         )
-        logits = self.model(input_ids=ids, attention_mask=real).logits  # (texts, tokens, vocab)
+        wanted = torch.zeros(ids.shape, dtype=torch.bool, device=device)
+        for row, ((_, place), _) in enumerate(queries):
+            wanted[row, place] = True
+        _, logits = logits_of(self.model, {"input_ids": ids, "attention_mask": real}, wanted)  # (texts, vocab)
         return [
-            {token: read_off(logits[row, place : place + 1], [token]) for token in tokens}
-            for row, ((_, place), tokens) in enumerate(queries)
+            {token: read_off(logits[row : row + 1], [token]) for token in tokens}
+            for row, (_, tokens) in enumerate(queries)
         ]
 
 

@@ -15,6 +15,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -186,7 +187,8 @@ class Client:
                 waiting.setdefault(name, question)
         self.kept += len(set(names)) - len(waiting)
         if waiting:
-            asyncio.run(self._ask_all(waiting))
+            with ThreadPoolExecutor(1) as beside:  # where a loop runs already, as in a notebook, there is no other
+                beside.submit(asyncio.run, self._ask_all(waiting)).result()
         return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
     async def _ask_all(self, waiting: Mapping[str, Mapping[str, object]]) -> None:

@@ -15,13 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core.costs import Example, Memory, StagePlan
-from pipelines.core.interfaces import Head
+from pipelines.core.costs import Communication, Example, Memory, StagePlan
+from pipelines.core.interfaces import Head, Profile
+from pipelines.core.network import measurement_for
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.runs import hardware
+from pipelines.runs.distributed import hosts
 from pipelines.runs.planning import training_memory
+from pipelines.runs.planning.communication import added_seconds, communication
 from pipelines.runs.planning.model_size import TunedWeights, first_line, outputs, shape_of
 from pipelines.runs.planning.training_memory import FLOAT, Step
+from pipelines.trainers import tuning
 
 DEFAULT_BATCH = 8
 DEFAULT_EPOCHS = 3.0
@@ -39,6 +43,10 @@ class Plan:
     name: str
     device: str
     processes: int
+    profile: Profile
+    """How the processes share the model."""
+    reason: str
+    """Why it is that one, where the recipe leaves it open; else empty."""
     precision: str
     flops_per_second: float
     rate: str
@@ -59,6 +67,8 @@ class Plan:
             "name": self.name,
             "device": self.device,
             "processes": self.processes,
+            "profile": self.profile,
+            "reason": self.reason,
             "precision": self.precision,
             "flops_per_second": self.flops_per_second,
             "rate": self.rate,
@@ -69,16 +79,17 @@ class Plan:
 
     def lines(self) -> list[str]:
         """As text."""
-        several = f", {self.processes} processes" if self.processes > 1 else ""
+        several = f", {self.processes} processes by {self.profile}" if self.processes > 1 else ""
         text = [
             f"{self.name} on {self.device}{several}, precision {self.precision}",
-            f"at {_amount(self.flops_per_second, 'FLOP/s')}: {self.rate}",
+            f"at {amount_text(self.flops_per_second, 'FLOP/s')}: {self.rate}",
+            *([f"launch.profile auto is {self.profile}: {self.reason}"] if self.reason else []),
         ]
         if self.growth is not None:
             text += ["", *_growth_lines(self.growth)]
         for stage in self.stages:
             text += ["", *_stage_lines(stage)]
-        total = "unknown, see the notes" if self.seconds is None else f"about {_duration(self.seconds)}"
+        total = "unknown, see the notes" if self.seconds is None else f"about {duration_text(self.seconds)}"
         return [*text, "", f"in all {total}"]
 
 
@@ -93,22 +104,78 @@ def plan(recipe: Recipe, flops_per_second: float | None = None, device: hardware
         flops_per_second = device.flops_per_second(precision, processes)
     else:
         rate = "as given"
-    planner = _Planner(recipe, device, processes, precision, flops_per_second)
+    profile, reason = profile_of(recipe, processes, precision)
+    planner = Planner(recipe, device, processes, profile, precision, flops_per_second)
     stages = tuple(stage.cost(planner) for stage in recipe.stages)
-    return Plan(recipe.name, device.name, processes, precision, flops_per_second, rate, stages, planner.growth())
+    growth = planner.growth()
+    return Plan(recipe.name, device.name, processes, profile, reason, precision, flops_per_second, rate, stages, growth)
 
 
-class _Planner:
+def profile_of(recipe: Recipe, processes: int, precision: str, free: int | None = None) -> tuple[Profile, str]:
+    """(how so many processes share the model, why where the recipe says `auto`): the simplest that fits.
+
+    `free` are the bytes that each process may take; default: what it may take here and now.
+    """
+    asked = recipe.launch.profile
+    if asked != "auto":
+        return ("ddp" if processes > 1 else "single") if asked == "single" else asked, ""
+    if processes == 1:
+        return "single", "there is one process"
+    whole, largest = _largest(recipe, processes, "ddp", precision)
+    if whole is None:
+        return "ddp", "how much memory a step needs is not known, see the notes"
+    room = round(hardware.ROOM * (hardware.free_memory(processes) if free is None else free))
+    on_each = f"'{largest}' needs {bytes_text(whole)} on each process with the whole model"
+    needs = f"{on_each}, of {bytes_text(room)} that it may take"
+    if whole <= room:
+        return "ddp", needs
+    trained = [stage for stage in recipe.stages if hasattr(stage, "tuner")]
+    unfit = next((f"{stage.id}: {text}" for stage in trained for _, text in tuning.sharding_issues(stage)), None)
+    if unfit is not None or precision == "fp16":
+        return "ddp", f"{needs}, but cannot be divided: {unfit or 'launch.mixed_precision is fp16'}"
+    divided, _ = _largest(recipe, processes, "fsdp2", precision)
+    too_much = "" if divided is None or divided <= room else ", which is too much as well"
+    return "fsdp2", f"{needs}, and {bytes_text(divided or 0)} with a part of it{too_much}"
+
+
+def _largest(recipe: Recipe, processes: int, profile: Profile, precision: str) -> tuple[int | None, str]:
+    """(bytes of a process at the peak of the training stage that needs most, its id); None where none is known."""
+    planner = Planner(recipe, hardware.this_machine(), processes, profile, precision, 1.0)
+    costs = [stage.cost(planner) for stage in recipe.stages if stage.trains]
+    known = [(each.memory.peak, each.id) for each in costs if each.memory is not None]
+    return max(known) if known else (None, "")
+
+
+def peak_memory(recipe: Recipe, stage: Any, each: int, processes: int, profile: Profile, precision: str) -> int | None:
+    """Bytes of a step of a training stage on so many examples at once in one process; None where it is not known."""
+    arguments = stage.arguments.model_copy(
+        update={"per_device_train_batch_size": each, "global_batch_size": each * processes}
+    )
+    planner = Planner(recipe, hardware.this_machine(), processes, profile, precision, 1.0)
+    costs: StagePlan = stage.model_copy(update={"arguments": arguments}).cost(planner)
+    return None if costs.memory is None else costs.memory.peak
+
+
+class Planner:
     """Answers what `Stage.cost` asks: the `Planning` of one recipe on one device."""
 
     def __init__(
-        self, recipe: Recipe, device: hardware.Device, processes: int, precision: str, flops_per_second: float
+        self,
+        recipe: Recipe,
+        device: hardware.Device,
+        processes: int,
+        profile: Profile,
+        precision: str,
+        flops_per_second: float,
     ) -> None:
         self.recipe = recipe
         self.device = device
         self.processes = processes
+        self.profile = profile
         self.precision = precision
         self.flops_per_second = flops_per_second
+        backend = "nccl" if device.kind == "gpu" else "gloo"
+        self.network = measurement_for(hosts().count, processes, backend) if processes > 1 else None
         self.model, notes = shape_of(recipe)
         self.notes = tuple(notes)
 
@@ -157,9 +224,13 @@ class _Planner:
             stage.stage,
             sequence_length=example.length,
             examples_per_step=per_step,
+            examples_asked=arguments.get("global_batch_size"),
             steps=steps,
             notes=tuple(notes),
         )
+        if arguments.get("per_device_train_batch_size") == "auto":
+            note = f"what is said is for {each} examples at once; the run takes as many of them as fit into its memory"
+            plan = replace(plan, notes=(*plan.notes, note))
         sequences = None if steps is None else steps * per_step
         if sequences is not None and examples is not None and "max_steps" not in arguments:
             whole = math.ceil(examples * arguments.get("num_train_epochs", DEFAULT_EPOCHS))
@@ -198,6 +269,11 @@ class _Planner:
         if words is None:
             unknown = "memory is unknown: no model of our own has these sizes and this head"
             return replace(plan, notes=(*plan.notes, unknown))
+        layered, layers = training_memory.in_layers(words, head.kind, outputs(head))
+        sent = communication(
+            self.profile, self.processes, everything * FLOAT, layered, learnt * FLOAT, layers, accumulated
+        )
+        plan = self._with_communication(plan, sent)
         step = Step(
             batch=each * example.sequences,
             length=example.length,
@@ -209,6 +285,7 @@ class _Planner:
             accumulated=accumulated,
             optimizer=arguments.get("optim", "adamw_torch_fused"),
             processes=self.processes,
+            sharded=self.profile == "fsdp2",
             padded=stage.stage != "pretrain",
         )
         memory = _memory(words, head, step, everything, learnt, adapter)
@@ -216,6 +293,16 @@ class _Planner:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
         return replace(plan, memory=memory)
+
+    def _with_communication(self, plan: StagePlan, sent: Communication | None) -> StagePlan:
+        """`plan` with what the processes send, and with the time of it where this network was measured."""
+        plan = replace(plan, communication=sent)
+        if sent is None or plan.seconds is None or not plan.steps or self.network is None:
+            return plan
+        computing = plan.seconds / plan.steps if self.device.kind == "gpu" else 0.0  # cores compute, or they copy
+        network = self.network.bytes_per_second, self.network.latency_seconds
+        added = added_seconds(sent, self.profile, self.processes, computing, *network)
+        return replace(plan, seconds=plan.seconds + plan.steps * added)
 
     def _fresh(self, stage: Stage, head: Head) -> list[str]:
         """Modules that the model this stage reads has no weights for: they learn whole, whatever the tuner."""
@@ -267,7 +354,8 @@ def _batch(arguments: Mapping[str, Any], processes: int) -> tuple[int, int]:
         each: int = arguments.get("per_device_train_batch_size", DEFAULT_BATCH)
         return each, arguments.get("gradient_accumulation_steps", 1)
     share = max(1, total // processes)
-    each = min(arguments.get("per_device_train_batch_size", share), share)
+    wanted = arguments.get("per_device_train_batch_size", share)
+    each = share if wanted == "auto" else min(wanted, share)
     return each, max(1, share // each)
 
 
@@ -300,13 +388,15 @@ def _stage_lines(plan: StagePlan) -> list[str]:
     if plan.tokens is not None:
         text.append(f"  tokens      {plan.tokens:,}")
     if plan.flops is not None:
-        text.append(f"  operations  {_amount(plan.flops, 'FLOP')}")
+        text.append(f"  operations  {amount_text(plan.flops, 'FLOP')}")
     if plan.memory is not None:
         kinds = ("weights", "gradients", "optimizer", "activations")
-        parts = ", ".join(f"{kind} {_bytes(getattr(plan.memory, kind))}" for kind in kinds)
-        text.append(f"  memory      {_bytes(plan.memory.peak)} a process at its peak ({parts})")
+        parts = ", ".join(f"{kind} {bytes_text(getattr(plan.memory, kind))}" for kind in kinds)
+        text.append(f"  memory      {bytes_text(plan.memory.peak)} a process at its peak ({parts})")
+    if plan.communication is not None:
+        text.append(f"  sends       {bytes_text(plan.communication.bytes)} a process and step")
     if plan.seconds is not None:
-        text.append(f"  time        about {_duration(plan.seconds)}")
+        text.append(f"  time        about {duration_text(plan.seconds)}")
     return [*text, *(f"  note        {note}" for note in plan.notes)]
 
 
@@ -317,7 +407,7 @@ def _growth_lines(growth: Mapping[str, Any]) -> list[str]:
         f"  {'tokens':>7}  {'projections n·d²':>17}  {'scores n²·d':>15}  {'feed-forward n·d²':>17}  {'scores':>6}",
     ]
     for row in growth["lengths"]:
-        amounts = [_amount(row[part], "FLOP") for part in ("projections", "scores", "feed_forward")]
+        amounts = [amount_text(row[part], "FLOP") for part in ("projections", "scores", "feed_forward")]
         share = row["scores"] / (row["projections"] + row["scores"] + row["feed_forward"])
         text.append(f"  {row['length']:>7,}  {amounts[0]:>17}  {amounts[1]:>15}  {amounts[2]:>17}  {share:>6.1%}")
     if growth["crossover"] is None:
@@ -330,21 +420,21 @@ def _growth_lines(growth: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _amount(number: float, unit: str) -> str:
+def amount_text(number: float, unit: str) -> str:
     for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {prefix}{unit}"
     return f"{number:.3g} {unit}"
 
 
-def _bytes(number: float) -> str:
+def bytes_text(number: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f} B"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.3g} s"
     if seconds < 5400:

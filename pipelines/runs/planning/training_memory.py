@@ -10,7 +10,7 @@ inner width of four times the hidden one. `benchmarks/predictions.py` holds the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures.arithmetic import (
@@ -24,12 +24,21 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
-from pipelines.core.costs import Memory
+from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_KEPT, Memory
 
 FLOAT = 4
 """Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
-OPTIMIZER_BYTES = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "adagrad": 4, "rmsprop": 4}
-"""Bytes of optimizer state for each weight that learns. Adafactor's two vectors a matrix are too small to count."""
+OPTIMIZER_BYTES = {
+    "adamw_torch": 8,
+    "adamw_torch_fused": 8,
+    "adafactor": 0,
+    "sgd": 0,
+    "adagrad": 4,
+    "rmsprop": 4,
+    "muon": 8,
+}
+"""Bytes of optimizer state for each weight that learns. Adafactor's two vectors a matrix are too small to count; Muon
+needs 4 for its matrices."""
 ACTIVATION_VALUES = {
     "relu": 0,
     "tanh": 0,
@@ -44,6 +53,10 @@ ACTIVATION_VALUES = {
     "gelu_10": 2,
 }
 """Values that an activation keeps beside its result, for each that it is given; 1 where nothing is said."""
+
+
+LAYERED = ("attention", "cross_attention", "feed_forward", "norms")
+"""Parts of a model, as `parameter_count` names them, that lie in its layers."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class Step:
     """Batches a step; gradients of the earlier ones stand while the later ones are computed."""
     optimizer: str = "adamw_torch_fused"
     processes: int = 1
+    sharded: bool = False
+    """Whether the processes divide weights, gradients and optimizer state (`fsdp2`)."""
     padded: bool = False
     """Whether sequences are filled up, so that attention needs a mask even where every token sees all others."""
 
@@ -108,6 +123,8 @@ def memory(
     blocks = list(_Tracing(fields, head, num_labels, step, learnt).blocks())
     weights, gradients = everything * FLOAT, trainable * FLOAT
     state = trainable * OPTIMIZER_BYTES[step.optimizer]
+    if step.sharded:
+        return _sharded(counts, blocks, step, fields, weights, gradients, state)
     buckets = gradients if step.processes > 1 else 0
     earlier = gradients if step.accumulated > 1 else 0
     fullest = max(_fullest(blocks) + earlier, gradients + _scratch(step, gradients, fields))
@@ -117,6 +134,43 @@ def memory(
         optimizer=state,
         activations=sum(block.activations for block in blocks),
         peak=weights + state + buckets + fullest,
+    )
+
+
+def in_layers(config: Mapping[str, Any], head: str, num_labels: int) -> tuple[int, int]:
+    """(bytes of the weights that lie in layers, number of layers) of a model of that config."""
+    counts = parameter_count(config, head, num_labels)
+    return sum(counts[part] for part in LAYERED) * FLOAT, sum(stack.layers for stack in stacks(completed(dict(config))))
+
+
+def _sharded(
+    counts: Mapping[str, int],
+    blocks: list[Segment],
+    step: Step,
+    fields: Mapping[str, Any],
+    weights: int,
+    gradients: int,
+    state: int,
+) -> Memory:
+    """Of one process under `fsdp2`: its part of everything, and what is whole at once.
+
+    That are the weights of two layers, the one that computes and the next one, and all that stands in no layer, which
+    stays whole from the forward to the backward pass; of the gradients, those of one layer and of that.
+    """
+    parts = step.processes
+    layers = sum(counts[part] for part in LAYERED) * FLOAT
+    layer, rest = layers // sum(stack.layers for stack in stacks(fields)), weights - layers
+    whole, learnt = rest + 2 * layer, round((rest + layer) * gradients / max(weights, 1))
+    own = gradients // parts
+    divided = [replace(block, learnt=block.learnt // parts) for block in blocks]
+    earlier = own if step.accumulated > 1 else 0
+    fullest = max(_fullest(divided) + learnt + earlier, own + _scratch(step, gradients, fields) // parts)
+    return Memory(
+        weights=weights // parts + whole,
+        gradients=own + learnt,
+        optimizer=state // parts,
+        activations=sum(block.activations for block in blocks),
+        peak=weights // parts + whole + state // parts + fullest,
     )
 
 
@@ -384,6 +438,13 @@ class _Tracing:
         scores = rows * vocab
         matrix = vocab * narrow
         learns = self.learnt is None
+        if scores > LOGITS_KEPT:  # a chunk of them at a time; the loss comes with its gradients
+            kept = rows * narrow * self.value + (matrix * FLOAT if learns else 0)
+            copies = (matrix + rows * narrow) * self.value if step.mixed else 0
+            product = matrix * self.value if learns and step.mixed else 0
+            chunk = min(scores, max(LOGITS_AT_ONCE // vocab, 1) * vocab) * self.value
+            yield Segment(kept, matrix * FLOAT if learns else 0, chunk + copies + product)
+            return
         activations = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
         forward = scores * ((FLOAT + 2) if step.mixed else FLOAT)
         yield Segment(activations, matrix * FLOAT if learns else 0, forward, 2 * scores * FLOAT)

@@ -141,6 +141,7 @@ class CausalTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
+        from pipelines.objectives.losses import token_loss
         from pipelines.tasks.first_batch import examined, tell
 
         words = {"model_type": model.config.model_type, **model.config.to_dict()}
@@ -157,21 +158,10 @@ class CausalTraining(TaskTraining):
         examples = encode_completions(tokenizer, dialogues, rows.index, limit, train_on, stops_of(model))
         tell(context, examined(tokenizer, dialogues, examples, limit, task.name, rows.format, template))
         pad = padding_token(tokenizer)
-        loss = partial(completion_loss, smoothing=subject.label_smoothing_factor)
+        loss = partial(token_loss, smoothing=subject.label_smoothing_factor)
         if subject.packing:
             return PreparedTask(pack_completions(examples, limit), Packed(pad), loss)
         return PreparedTask(examples, CompletionCollator(pad), loss)
-
-
-def completion_loss(model: PreTrainedModel, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, Any]:
-    """Cross-entropy summed over the learnt tokens (); the head computes logits for these alone: (learnt, vocab)."""
-    from pipelines.models.log_probabilities import logits_of
-    from pipelines.objectives.losses import cross_entropy
-
-    inputs = dict(inputs)
-    labels = inputs.pop("labels")  # (batch, length)
-    outputs, logits = logits_of(model, inputs, labels != IGNORED)
-    return cross_entropy(logits, labels[labels != IGNORED], smoothing), outputs
 
 
 def inherited_template(context: Context) -> str | None:

@@ -44,7 +44,8 @@ class ClassificationTraining(TaskTraining):
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )
         weights = class_weights(subject, task, rows.labels or ())
-        loss = partial(classification_loss, smoothing=subject.label_smoothing_factor, weights=weights)
+        smoothing, first = subject.label_smoothing_factor, subject.auxiliary_lm is None
+        loss = partial(classification_loss, smoothing=smoothing, weights=weights, first_token=first)
         return auxiliary_lm.prepared(
             subject, context, model, examples, partial(collate, tokenizer), loss, score(task), task.metrics[0]
         )

@@ -49,7 +49,7 @@ class RegressionTraining(TaskTraining):
             model,
             examples,
             partial(collate, tokenizer),
-            regression_loss,
+            partial(regression_loss, first_token=subject.auxiliary_lm is None),
             score(task),
             task.metrics[0],
         )

@@ -5,6 +5,7 @@ It needs the tests of transformers' source distribution on the path, as the pack
 
 from __future__ import annotations
 
+import gc
 import unittest
 from typing import Any
 
@@ -134,10 +135,6 @@ class EncoderTest(FineryTests, unittest.TestCase):
     all_model_classes = (*EVERYWHERE, finery.FineryForMaskedLM, finery.FineryForPreTraining)
 
 
-class QuickEncoderTest(EncoderTest):
-    all_model_classes = (finery.FineryModel, finery.FineryForMaskedLM)
-
-
 class ModernEncoderTest(EncoderTest):
     design = MODERN | {"attention_pattern": "sliding_window", "sliding_window": 3, "global_attn_every_n_layers": 2}
 
@@ -145,10 +142,6 @@ class ModernEncoderTest(EncoderTest):
 class DecoderTest(FineryTests, GenerationTesterMixin, unittest.TestCase):
     family = "decoder"
     all_model_classes = (*EVERYWHERE, finery.FineryForCausalLM, finery.FineryForCausalLMWithValueHead)
-
-
-class QuickDecoderTest(DecoderTest):
-    all_model_classes = (finery.FineryModel, finery.FineryForCausalLM)
 
 
 class ModernDecoderTest(DecoderTest):
@@ -167,3 +160,7 @@ class QuickEncoderDecoderTest(EncoderDecoderTest):
 
 class T5EncoderDecoderTest(EncoderDecoderTest):
     design = T5
+
+
+gc.collect()
+gc.freeze()  # these tests collect garbage after each of them, and would walk over all of torch and transformers

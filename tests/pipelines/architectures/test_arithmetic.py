@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +16,7 @@ from pipelines.architectures.arithmetic import (
     other_biases,
     parameter_count,
 )
+from tests.covering import examples
 
 CLASSES = {
     "base": "FineryModel",
@@ -197,7 +198,7 @@ def test_linear_attention_never_passes_the_other_terms():
     assert growth({"attention_pattern": "linear", "family": "decoder"})["crossover"] is None
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40, 200)
 @given(
     st.sampled_from(sorted(HEADS)),
     st.integers(1, 4),

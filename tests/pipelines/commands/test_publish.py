@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.commands.publish import answer
 from pipelines.core.errors import CommandError, PublishError, RecipeError
+from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
 
 STAGE = "runs/finished/stages/01-para"
@@ -15,7 +16,7 @@ STAGE = "runs/finished/stages/01-para"
 
 @pytest.fixture(autouse=True)
 def _there():
-    with inside(finished().root):
+    with inside(finished().root), forked_proofs():
         yield
 
 

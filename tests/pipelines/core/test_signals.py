@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,28 @@ def test_a_signal_waits_where_a_step_is_being_finished() -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # asking twice does not tear what is being saved
         time.sleep(0.01)
     assert reached
+
+
+LIBRARY = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.1)
+whole = True
+"""
+
+
+def test_a_signal_within_an_import_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_on_trial.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    stop = StopSignal()
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stop_on_signals(stop):  # noqa: PT012
+        with suppress(Exception):  # as transformers asks whether torch can be had
+            importlib.import_module("imported_on_trial")
+        time.sleep(5)
+        pytest.fail("the work went on")
+    assert sys.modules.pop("imported_on_trial").whole
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_nested_deferrals_hold_until_the_outermost_ends() -> None:

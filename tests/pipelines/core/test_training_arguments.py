@@ -52,7 +52,7 @@ def issues(words: Any, kind: type[TrainingArguments] = TrainingArguments) -> dic
         ({"learning_rate": float("nan")}, "learning_rate", "must be a finite number"),
         ({"learning_rate": "1e-3"}, "learning_rate", 'is "1e-3", must be a number'),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size", "must be at least 1"),
-        ({"per_device_train_batch_size": 2.0}, "per_device_train_batch_size", "must be a whole number"),
+        ({"per_device_train_batch_size": 2.0}, "per_device_train_batch_size", "must be one of auto, a whole number"),
         ({"global_batch_size": 0}, "global_batch_size", "must be at least 1"),
         ({"max_steps": 0}, "max_steps", "at least 1, or -1 to count epochs"),
         ({"num_train_epochs": 0}, "num_train_epochs", "must be greater than 0"),
@@ -273,7 +273,8 @@ def test_every_allowed_argument_exists_with_a_compatible_type() -> None:
         for word in accepted(name).kind.split("|"):
             text = word.startswith("=") and ("str" in words or "dict" in words)  # enums are written as texts
             whole = word == "int" and "float" in words
-            assert word in words or text or whole or "any" in words, (name, word, live[name])
+            resolved = (name, word) == ("per_device_train_batch_size", "=auto")  # a number by then
+            assert word in words or text or whole or resolved or "any" in words, (name, word, live[name])
 
 
 OURS = {"logging_steps": 10, "save_total_limit": 2, "train_sampling_strategy": None}
@@ -318,7 +319,7 @@ def test_choices_are_those_of_the_live_enums() -> None:
     assert choices("lr_scheduler_type") == {each.value for each in SchedulerType}
     assert choices("eval_strategy") == choices("logging_strategy") == {each.value for each in IntervalStrategy}
     assert choices("save_strategy") == {each.value for each in SaveStrategy}
-    assert choices("optim") == set(OPTIMIZERS) <= {each.value for each in OptimizerNames}
+    assert choices("optim") == set(OPTIMIZERS) <= {"muon", *(each.value for each in OptimizerNames)}
     assert set(TRACKERS) == set(INTEGRATION_TO_CALLBACK)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -43,6 +44,8 @@ class Hub(BaseHTTPRequestHandler):
     asked: list[str] = []
     cards: dict[str, bytes] = {}
     """More data sets, by name: each has a card of its own."""
+    sets: dict[str, dict[str, bytes]] = {}
+    """More data sets, by name: each has files of its own."""
 
     def log_message(self, *arguments: Any) -> None: ...
 
@@ -50,8 +53,8 @@ class Hub(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        name = next((each for each in ("owner/set", *self.cards) if f"/{each}/" in f"{path}/"), "none")
-        files = FILES | ({"README.md": self.cards[name]} if name in self.cards else {})
+        name = next((each for each in ("owner/set", *self.cards, *self.sets) if f"/{each}/" in f"{path}/"), "none")
+        files = self.sets.get(name, FILES) | ({"README.md": self.cards[name]} if name in self.cards else {})
         api, resolve = f"/api/datasets/{name}", f"/datasets/{name}/resolve/{COMMIT}/"
         if path in (api, f"{api}/revision/{COMMIT}") and name != "none":
             about = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
@@ -63,7 +66,13 @@ class Hub(BaseHTTPRequestHandler):
             ]
             self.send(200, json.dumps(entries).encode())
         elif path.startswith(resolve) and (content := files.get(path.removeprefix(resolve))):
-            self.send(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
+            tag = f'"{hashlib.sha1(content).hexdigest()}"'
+            if span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+                first, last = int(span[1]), min(int(span[2] or len(content)), len(content) - 1)
+                where = f"bytes {first}-{last}/{len(content)}"
+                self.send(206, content[first : last + 1], **{"ETag": tag, "Content-Range": where})
+            else:
+                self.send(200, content, ETag=tag)
         elif path.startswith((resolve, f"{api}/tree/")):
             self.send(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
         else:
@@ -100,6 +109,19 @@ def ask(key, function):
     except DataError as error:
         answers[key] = str(error)
 if sys.argv[1:]:
+    if sys.argv[1] == "stream":
+        from pipelines.data.text_reader import open_texts
+        source = sources.find(sys.argv[2])
+        reader = open_texts(source, "train", "text", streaming=True)
+        first, places = [], [reader.position()]
+        for text in reader:
+            first.append(text)
+            places.append(json.loads(json.dumps(reader.position())))
+        answers["texts"] = first
+        answers["rest"] = [list(open_texts(source, "train", "text", None, place, True)) for place in places]
+        ask("column", lambda: open_texts(source, "train", "body", streaming=True))
+        print(json.dumps(answers))
+        sys.exit()
     for name in sys.argv[1:]:
         ask(name, lambda: sources.find(name).load("train").to_list())
     print(json.dumps(answers))
@@ -153,6 +175,21 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     again = ask(server, tmp_path, repository, offline=True)
     assert (again["hash"], again["rows"]) == (online["hash"], online["rows"])
     assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
+
+
+def test_a_data_set_is_streamed_and_entered_again(server: str, tmp_path: Path, repository: Path):
+    texts = [f"text {row}" for row in range(7)]
+    lines = [json.dumps({"text": text}).encode() for text in texts]
+    Hub.sets["owner/parquet"] = {
+        "train-00000-of-00002.parquet": parquet([{"text": text} for text in texts[:4]]),
+        "train-00001-of-00002.parquet": parquet([{"text": text} for text in texts[4:]]),
+    }
+    Hub.sets["owner/lines"] = {"train.jsonl": b"\n".join(lines[:4]), "train-2.jsonl": b"\n".join(lines[4:])}
+    for name in ("owner/parquet", "owner/lines"):
+        found = ask(server, tmp_path, repository, offline=False, names=["stream", name])
+        assert sorted(found["texts"]) == texts
+        assert found["rest"] == [found["texts"][at:] for at in range(8)]
+        assert "has no column 'body'. Columns found: text" in found["column"]
 
 
 PLACES = [

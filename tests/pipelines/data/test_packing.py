@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, DiskFull
-from pipelines.data import packing
+from pipelines.data import packing, tokenising
 from pipelines.data.packing import Blocks, pack
 from pipelines.data.tokenizers.wordpiece import WordPiece
 
@@ -58,7 +58,7 @@ def test_blocks_are_those_of_the_slow_reader(
 ):
     expected = slowly(tokenizer, texts, block_size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "CHUNK", chunk)
+        patch.setattr(tokenising, "CHUNK", chunk)
         key = f"{texts} {block_size} {chunk}"
         if not expected:
             with pytest.raises(DataError, match="too few for one block"):
@@ -76,7 +76,7 @@ def test_a_stream_is_that_of_the_slow_reader(
 ):
     expected = stream_slowly(tokenizer, texts, block_size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "CHUNK", chunk)
+        patch.setattr(tokenising, "CHUNK", chunk)
         key = f"{texts} {block_size} {chunk}"
         if not expected:
             with pytest.raises(DataError, match=f"too few for one block of {block_size}; give more text"):
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_made_again(tokenizer: Any, tmp_path: Path, damage: st
 
 
 def test_a_failure_half_way_leaves_nothing_behind(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packing, "CHUNK", 1)
+    monkeypatch.setattr(tokenising, "CHUNK", 1)
 
     def texts() -> Any:
         yield " ".join(WORDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -64,6 +65,40 @@ def test_every_process_makes_the_same_rows(repository: Path):
     made = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     rows = [text_rows("train")[:2000], labelled_rows("validation")]
     assert made.stdout.strip() == hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+NESTED = """
+if one:
+    class A:
+        "in a branch"
+        async def f(self):
+            "a method"
+else:
+    def g():
+        "in the other branch"
+try:
+    def h(): "tried"
+except Wrong:
+    for each in many:
+        def i(): "in a loop of a handler"
+    else:
+        def j(): "after a loop"
+finally:
+    match it:
+        case 1:
+            with here:
+                def k(): "in a case"
+def last():
+    "no docstring" + "s"
+"""
+
+
+def test_docstrings_come_in_the_order_of_a_walk_through_the_whole_tree(tmp_path):
+    (tmp_path / "nested.py").write_text(NESTED)
+    nodes = [node for node in ast.walk(ast.parse(NESTED)) if isinstance(node, python_docs.DOCUMENTED)]
+    texts = [text for text in map(ast.get_docstring, nodes) if text]
+    assert len(texts) == 7
+    assert list(python_docs._docstrings(tmp_path / "nested.py")) == texts
 
 
 BLOCKS = {

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, DiskFull, ModelError
-from pipelines.data import packing
+from pipelines.data import tokenising
 from pipelines.data.packing import Blocks
-from pipelines.data.sentences import Corpus, Spans, lay_out, read_sentences, sentence_ends
+from pipelines.data.sentences import Corpus, Spans, lay_out, read_sentences
+from pipelines.data.tokenising import sentence_ends
 from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
 from tests import tiny
@@ -90,7 +91,7 @@ def test_what_is_read_is_not_tokenised_again_whatever_the_chunks(
     first = read_sentences(tokenizer, TEXTS, tmp_path / "a", "key")
     again = read_sentences(tokenizer, never(), tmp_path / "a", "key")
     assert isinstance(again.tokens, np.memmap)
-    monkeypatch.setattr(packing, "CHUNK", 1)
+    monkeypatch.setattr(tokenising, "CHUNK", 1)
     singly = read_sentences(tokenizer, TEXTS, tmp_path / "b", "key")
     for other in (again, singly):
         assert np.array_equal(first.tokens, other.tokens)

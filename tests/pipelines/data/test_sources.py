@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +107,31 @@ def test_a_missing_split_names_those_that_exist(tmp_path: Path):
 def test_a_file_that_vanished_is_one_sentence(tmp_path: Path):
     with pytest.raises(DataError, match="could not be read: No such file"):
         FileSource("it", {"train": (tmp_path / "gone.csv",)}).content_hash("train")
+
+
+def test_a_large_file_is_read_once_for_its_hash_by_all_processes(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sources, "REMEMBERED", 4)
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"text\nhello\n")
+    changed = time.time() - 10
+    os.utime(file, (changed, changed))
+    first = file_hash(file)
+
+    def another_process() -> list[Any]:
+        sources._file_hash.cache_clear()
+        read: list[Any] = []
+        monkeypatch.setattr(hashlib, "file_digest", lambda content, _: read.append(content.name) or hashlib.sha256())
+        return read
+
+    read = another_process()
+    assert (file_hash(file), read) == (first, [])
+    os.utime(file, (changed, changed + 5))  # a sign of a change: its bytes are looked at again
+    assert file_hash(file) == hashlib.sha256().hexdigest()
+    assert read == [str(file)]
+    file.write_bytes(b"text\nworld\n")  # changed just now: a second change could bear the same time
+    for _ in range(2):
+        read = another_process()
+        file_hash(file)
+        assert read == [str(file)]

@@ -135,6 +135,20 @@ def test_baselines_learn_from_the_rows_that_the_model_learnt_from(own_files, con
     assert shares == {1: 0.5, 3: pytest.approx(5 / 6)}
 
 
+@pytest.mark.long
+def test_without_a_limit_every_row_counts(data, context, classifier):
+    made = recipe(
+        "stage: supervised, id: para, task: glue/mrpc, max_length: 16", "stage: evaluate, baselines: [majority]"
+    )
+    given = context(made, "evaluate", {"para": classifier()})
+    made.stage("evaluate").run(given)
+    _, details = results(given)
+    assert details["glue/mrpc"]["examples"] == {"validation": 408}
+    assert details["glue/mrpc"]["model"] == "para"
+    assert details["glue/mrpc"]["baselines"]["majority"] == pytest.approx({"accuracy": 279 / 408, "f1": 558 / 687})
+    assert 0 < details["glue/mrpc"]["seconds"] < 60
+
+
 def test_an_inline_task_is_keyed_by_its_stage(own_files, context, classifier):
     made = recipe("stage: supervised, id: mine, " + INLINE, "stage: evaluate", folder=own_files)
     given = context(made, "evaluate", {"mine": classifier()})

@@ -14,7 +14,7 @@ from pipelines.core.errors import RecipeError
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.evaluation.held_out import names
+from pipelines.data.references import short_names as names
 from tests import tiny
 
 RECIPE = """

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pipelines.core.interfaces import Rows
-from pipelines.evaluation.mistakes import MOST, mistakes, write_mistakes
+from pipelines.evaluation.analysis import MOST_MISTAKES, mistakes
+from pipelines.evaluation.report import write_mistakes
 from pipelines.tasks.base import resolve
 from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, SpanPredictions
 from pipelines.tasks.extractive_qa.task import QuestionRows
@@ -105,14 +106,14 @@ def test_of_texts_the_one_that_scores_least_is_the_worst():
 
 
 def test_the_worst_come_first_and_right_answers_not_at_all():
-    count = MOST + 60
+    count = MOST_MISTAKES + 60
     rows = Rows([f"text {at}" for at in range(count)], None, [0] * count, list(range(count)))
     predictions = ClassPredictions("glue/sst2", "validation", "", rows, np.zeros((count, 2), dtype=np.float32))
     badness = np.arange(count) % 50 / 50.0
     found = mistakes(
         predictions, ScoredExamples(["a"] * count, ["b"] * count, np.arange(count) != 49, badness, "something")
     )
-    assert len(found) == MOST
+    assert len(found) == MOST_MISTAKES
     assert [each["badness"] for each in found] == sorted((each["badness"] for each in found), reverse=True)
     assert [each["index"] for each in found[:2]] == [99, 149]  # 49 would be the first, but it is right
     assert found[0]["text_pair"] is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, matthews_corrcoef
 
-from pipelines.metrics.classification import F1, MatthewsCorrelation, confusion
+from pipelines.metrics.classification import F1, Accuracy, MatthewsCorrelation, confusion
 
 
 def test_binary_by_hand():
@@ -71,3 +71,11 @@ def test_found_classes_equal_scikit_learns(pairs):
 def test_other_ids_are_refused(strange):
     with pytest.raises(ValueError, match="outside 0 … 2"):
         confusion(np.array([0, strange]), np.array([0, 1]), 3)
+
+
+def test_three_of_four_are_right():
+    assert Accuracy().compute([0, 1, 2, 2], [0, 1, 2, 1]) == {"accuracy": 0.75}
+
+
+def test_the_result_is_a_plain_float():
+    assert type(Accuracy().compute([1], [1])["accuracy"]) is float

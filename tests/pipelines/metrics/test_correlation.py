@@ -39,3 +39,13 @@ def test_constants_correlate_with_nothing(predictions, references):
 )
 def test_constants_have_no_ranks_to_correlate(predictions, references):
     assert Spearmanr().compute(predictions, references) == {"spearmanr": 0.0}
+
+
+def test_by_hand():
+    # centred: (-1, 0, 1) and (-1, 1, 0): 1 / √(2·2)
+    assert Pearson().compute([1, 2, 3], [1, 3, 2])["pearson"] == pytest.approx(0.5)
+
+
+def test_by_hand_of_ranks():
+    # ranks (1, 2, 3, 4) and (1, 2, 4, 3): 1 - 6·2 / (4·15)
+    assert Spearmanr().compute([10, 20, 30, 1000], [0.1, 0.2, 0.9, 0.8])["spearmanr"] == pytest.approx(0.8)

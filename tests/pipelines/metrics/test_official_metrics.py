@@ -1,4 +1,4 @@
-"""Every metric equals the scorer that publications use, over random cases.
+"""Every metric equals the scorer that publications use, over thousands of random cases each with the long tests.
 
 Peers: scikit-learn, scipy, rouge_score, sacrebleu, and the official scripts of SQuAD and of CoNLL written down again.
 """
@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.metrics.base import load_metric
+from tests.covering import examples
 from tests.pipelines.metrics.official_squad import version_1, version_2
 from tests.pipelines.metrics.test_seqeval import official_entities
 from tests.pipelines.metrics.test_squad import TEXTS
 
+THOUSANDS = examples(100, 2000)
 SPOKEN = "the a cat Cat dogs run-ning, 3 4th naïve über . ! it's"
 SENTENCES = st.lists(st.sampled_from(SPOKEN.split()), max_size=9).map(" ".join)
 FLOATS = st.floats(-1e3, 1e3, allow_nan=False, width=32) | st.sampled_from([0.0, 1.0, 2.5])
@@ -33,6 +35,7 @@ def pairs(values: Any, least: int = 1, most: int = 12) -> Any:
     )
 
 
+@THOUSANDS
 @given(
     st.integers(2, 5).flatmap(lambda classes: st.tuples(st.just(classes), pairs(st.integers(0, classes - 1), most=30)))
 )
@@ -51,6 +54,7 @@ def test_classes_as_scikit_learn(case):
     assert found == pytest.approx(matthews_corrcoef(right, said), abs=1e-12)
 
 
+@THOUSANDS
 @given(pairs(FLOATS, least=2, most=30))
 def test_numbers_as_scipy(case):
     from scipy.stats import pearsonr, spearmanr
@@ -62,6 +66,7 @@ def test_numbers_as_scipy(case):
     assert compute("spearmanr", said, right)["spearmanr"] == pytest.approx(spearmanr(said, right)[0], abs=1e-9)
 
 
+@THOUSANDS
 @given(pairs(SENTENCES, most=6))
 def test_overlaps_as_rouge_score(case):
     from rouge_score.rouge_scorer import RougeScorer
@@ -74,6 +79,7 @@ def test_overlaps_as_rouge_score(case):
         )
 
 
+@THOUSANDS
 @given(pairs(SENTENCES.filter(str.strip), most=6))
 def test_corpora_as_sacrebleu(case):
     import sacrebleu
@@ -83,12 +89,14 @@ def test_corpora_as_sacrebleu(case):
     assert compute("chrf", said, right)["chrf"] == pytest.approx(sacrebleu.corpus_chrf(said, [right]).score, abs=1e-9)
 
 
+@THOUSANDS
 @given(pairs(st.sampled_from(["", " ", "a", " a", "A", "a b", "12"])))
 def test_exact_matches_one_by_one(case):
     right = [said.strip() == true.strip() and said.strip() != "" for said, true in zip(*case, strict=True)]
     assert compute("exact_match", *case)["exact_match"] == pytest.approx(100.0 * sum(right) / len(right))
 
 
+@THOUSANDS
 @given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=4)), min_size=1, max_size=8))
 def test_answers_as_the_official_scripts(questions):
     said, right = [text for text, _ in questions], [answers for _, answers in questions]
@@ -101,6 +109,7 @@ def test_answers_as_the_official_scripts(questions):
         assert compute("squad", said, right) == pytest.approx(version_1(*by_name), abs=1e-9)
 
 
+@THOUSANDS
 @given(
     st.lists(
         st.lists(st.tuples(*[st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])] * 2), min_size=1, max_size=8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import sacrebleu
 
@@ -66,3 +67,14 @@ def test_the_scorer_is_made_once_and_not_before_it_is_needed():
     metric.compute(WRITTEN, TRUE)
     metric.signature()
     assert made == [1]
+
+
+def test_an_example_by_hand():
+    """Four of four words and 3 of 3 pairs, 2 of 2 triples, 1 of 1 run of four, brevity exp(1 - 5/4)."""
+    assert Bleu().compute(["a b c d"], ["a b c d e"])["bleu"] == pytest.approx(100 * np.exp(1 - 5 / 4))
+
+
+def test_bleu_is_sacrebleu_on_the_corpus():
+    expected = sacrebleu.corpus_bleu(WRITTEN, [TRUE])
+    assert Bleu().compute(WRITTEN, TRUE) == {"bleu": pytest.approx(expected.score, abs=1e-12)}
+    assert 10 < expected.score < 90

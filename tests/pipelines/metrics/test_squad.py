@@ -6,9 +6,10 @@ import string
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.metrics.squad import Squad, SquadV2, at_threshold, by_answerability, normalised
+from pipelines.metrics.squad import Squad, SquadV2, at_threshold, best_threshold, by_answerability, normalised
 
 WORDS = [
     "the",
@@ -114,3 +115,46 @@ def test_a_threshold_empties_the_answers_that_are_less_sure_than_no_answer():
         "y",
         "z",
     ]
+
+
+QUESTIONS = st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=3)), min_size=1, max_size=12)
+
+
+def official_scores(said: str, answers: list[str]) -> tuple[float, float]:
+    """`get_raw_scores` for one question."""
+    gold = [answer for answer in answers if official_normal(answer)] or [""]
+    exact = max(int(official_normal(answer) == official_normal(said)) for answer in gold)
+
+    def f1(answer: str) -> float:
+        true, predicted = official_normal(answer).split(), official_normal(said).split()
+        return float(true == predicted) if not true or not predicted else official_f1(said, answer)
+
+    return float(exact), max(f1(answer) for answer in gold)
+
+
+def official_best(
+    texts: list[str], scores: list[float], na_probs: list[float], has_answer: list[bool]
+) -> tuple[float, float]:
+    """`find_best_thresh`: questions are answered one by one, the surest first."""
+    current = best = float(sum(not each for each in has_answer))
+    threshold = 0.0
+    for at in sorted(range(len(texts)), key=lambda at: na_probs[at]):
+        current += scores[at] if has_answer[at] else -1 if texts[at] else 0
+        if current > best:
+            best, threshold = current, na_probs[at]
+    return 100.0 * best / len(scores), threshold
+
+
+@settings(max_examples=150, deadline=None)
+@given(QUESTIONS, st.data())
+def test_the_best_thresholds_are_those_of_the_official_script(questions, data):
+    differences = data.draw(
+        st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]), min_size=len(questions), max_size=len(questions))
+    )
+    texts, answers = [said for said, _ in questions], [answers for _, answers in questions]
+    found = best_threshold(texts, differences, answers)
+    for column, name in enumerate(("exact", "f1")):
+        scores = [official_scores(said, right)[column] for said, right in questions]
+        best, threshold = official_best(texts, scores, differences, [bool(right) for right in answers])
+        assert found[f"best_{name}"] == pytest.approx(best, abs=1e-9)
+        assert found[f"best_{name}_thresh"] == threshold

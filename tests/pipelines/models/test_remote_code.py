@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -102,6 +103,14 @@ def hub(tmp_path: Path, odd: Callable[..., Path], monkeypatch: pytest.MonkeyPatc
 
 def leave(checkpoint: str | Path, revision: str | None = None) -> Model:
     return Model.model_validate({"checkpoint": str(checkpoint), "revision": revision, "trust_remote_code": True})
+
+
+def test_the_tests_of_each_process_keep_such_code_in_a_folder_of_their_own() -> None:
+    """Or one imports what another has half written: tests/conftest.py."""
+    from transformers.dynamic_module_utils import HF_MODULES_CACHE
+
+    assert os.environ["HF_MODULES_CACHE"] == HF_MODULES_CACHE
+    assert Path(HF_MODULES_CACHE).name == os.environ.get("PYTEST_XDIST_WORKER", Path(HF_MODULES_CACHE).name)
 
 
 def test_code_in_a_folder_never_runs_without_leave_and_nothing_is_asked(

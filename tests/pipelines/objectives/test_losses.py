@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from pipelines.core.interfaces import Head
 from pipelines.models import log_probabilities as losses
 from pipelines.models.log_probabilities import only_positions
-from pipelines.objectives.losses import Meter, classification_loss, masked_token_loss, regression_loss
+from pipelines.objectives.losses import Meter, classification_loss, regression_loss, token_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 
@@ -58,7 +58,7 @@ def test_masked_tokens_alone_give_the_loss_and_gradients_of_the_whole_vocabulary
     batch = masked_batch()
     expected = over_the_whole_vocabulary(model, batch)
     wanted = gradients(model, expected)
-    total, outputs = masked_token_loss(model, batch)
+    total, outputs = token_loss(model, batch)
     assert outputs.logits.reshape(-1, len(tiny.tokenizer())).shape[0] == 6  # not 4 x 10
     torch.testing.assert_close(total, expected, rtol=1e-6, atol=0)
     found = gradients(model, total)
@@ -73,12 +73,12 @@ def test_the_trial_neither_draws_random_numbers_nor_changes_modes() -> None:
     model = tiny.build("bert", tiny.MASKED, hidden_dropout_prob=0.5).train()
     model.cls.eval()
     torch.manual_seed(3)
-    first = masked_token_loss(model, masked_batch())[0]
+    first = token_loss(model, masked_batch())[0]
     assert model.finery_narrowing_is_exact
     assert model.bert.training
     assert not model.cls.training
     torch.manual_seed(3)
-    assert torch.equal(masked_token_loss(model, masked_batch())[0], first)
+    assert torch.equal(token_loss(model, masked_batch())[0], first)
 
 
 def test_a_head_that_cannot_be_narrowed_is_found_out_where_every_position_is_asked_for() -> None:
@@ -95,7 +95,7 @@ def test_a_head_that_cannot_be_narrowed_is_found_out_where_every_position_is_ask
 def test_nothing_is_left_on_the_model() -> None:
     model = tiny.build("finery", tiny.MASKED)
     whole = tiny.logits(model, tiny.batch()).shape
-    masked_token_loss(model, masked_batch())
+    token_loss(model, masked_batch())
     with pytest.raises(KeyError), only_positions(model, torch.ones(4, 10, dtype=torch.bool)):
         raise KeyError
     assert tiny.logits(model, tiny.batch()).shape == whole == (4, 10, len(tiny.tokenizer()))
@@ -127,7 +127,7 @@ def test_a_head_that_needs_the_other_positions_gets_them(head: type[Neighbourly]
     tiny.disturb(model)
     model.lm_head = head(model.lm_head)
     batch = masked_batch()
-    total, outputs = masked_token_loss(model, batch)
+    total, outputs = token_loss(model, batch)
     assert outputs.logits.shape == (4, 10, len(tiny.tokenizer()))
     torch.testing.assert_close(total, over_the_whole_vocabulary(model, batch))
 
@@ -136,10 +136,10 @@ def test_a_batch_without_masked_tokens_costs_nothing_and_spoils_nothing() -> Non
     model = tiny.build("bert", tiny.MASKED)
     empty = tiny.batch() | {"labels": torch.full((4, 10), -100)}
     for _ in range(2):  # before the trial, and after it
-        total, _ = masked_token_loss(model, empty)
+        total, _ = token_loss(model, empty)
         assert total.item() == 0
         assert all(torch.isfinite(gradient).all() for gradient in gradients(model, total).values())
-        masked_token_loss(model, masked_batch())
+        token_loss(model, masked_batch())
 
 
 @pytest.mark.long
@@ -150,7 +150,7 @@ def test_a_compiled_model_has_the_loss_of_the_plain_one() -> None:
         batch = masked_batch()
         batch["labels"] = batch["labels"].roll(moved, dims=1)
         batch["labels"][0, :moved] = -100
-        torch.testing.assert_close(masked_token_loss(compiled, batch)[0], masked_token_loss(model, batch)[0])
+        torch.testing.assert_close(token_loss(compiled, batch)[0], token_loss(model, batch)[0])
 
 
 def test_wrappers_are_seen_through() -> None:
@@ -163,7 +163,7 @@ def test_wrappers_are_seen_through() -> None:
 def test_losses_are_computed_in_float32_under_autocast() -> None:
     model = tiny.build("bert", tiny.MASKED)
     with torch.autocast("cpu", torch.bfloat16):
-        total, outputs = masked_token_loss(model, masked_batch())
+        total, outputs = token_loss(model, masked_batch())
     assert outputs.logits.dtype == torch.bfloat16
     assert total.dtype == torch.float32
     kept = masked_batch()["labels"]

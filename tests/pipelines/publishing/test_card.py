@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +19,7 @@ from pipelines.core.results import BenchmarkScores, scores_in
 from pipelines.publishing.card import card, evidence
 from pipelines.publishing.destinations.destination import destination_of
 from pipelines.publishing.usage import load
+from tests import strangers
 
 
 def scores(
@@ -394,23 +393,12 @@ CARDS = [
     ("bert", "{name: p_tuning, num_virtual_tokens: 3}", ""),
     ("bert", "{name: prompt, num_virtual_tokens: 3}", ""),
 ]
-READER = """
-import json, os, sys, traceback
-for name in ("pipelines", "service", "finery"):
-    sys.modules[name] = None
-import peft, torch, transformers
-for number, code in enumerate(json.load(open("codes.json"))):  # each in a process of its own
-    if not os.fork():
-        try:
-            exec(code)
-            inputs = tokenizer("nine trains", return_tensors="pt")
-            with torch.no_grad():
-                logits = model.eval()(**inputs).logits.double()
-            json.dump([logits.sum().item(), logits.abs().max().item()], open(f"{number}.json", "w"))
-        except BaseException:
-            traceback.print_exc()
-        os._exit(0)
-    os.wait()
+PROBE = """
+import torch
+inputs = tokenizer("nine trains", return_tensors="pt")
+with torch.no_grad():
+    logits = model.eval()(**inputs).logits.double()
+answer["found"] = [logits.sum().item(), logits.abs().max().item()]
 """
 
 
@@ -423,7 +411,7 @@ def lines_of_card(folder: Path) -> str:
 def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
     pretrained: Any, quick: None, tmp_path: Path
 ) -> None:
-    """Processes isolated from this one's paths read publications that were moved."""
+    """Processes that know nothing of Finery read publications that were moved."""
     codes, expected = [], []
     for number, (model_type, tuner, publish) in enumerate(CARDS):
         made = pretrained(model_type, "masked_lm", tuner=tuner, publish=publish)
@@ -443,11 +431,8 @@ def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
         made.folder.rename(tmp_path / f"run-{number}")
         codes.append(lines_of_card(moved).replace(json.dumps(str(published)), json.dumps(str(moved))))
         assert ("import finery_bottleneck" in codes[-1]) == (tuner == ADAPTER and not publish)
-    (tmp_path / "codes.json").write_text(json.dumps(codes))
-    environment = {"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-I", "-B", "-c", READER], check=True, cwd=tmp_path, env=environment)
-    for number, wanted in enumerate(expected):
-        found = json.loads((tmp_path / f"{number}.json").read_text())
+    for number, (code, wanted) in enumerate(zip(codes, expected, strict=True)):
+        found = strangers.run(code + PROBE, tmp_path / f"reader-{number}")["found"]
         assert found == pytest.approx(wanted, rel=1e-5), CARDS[number]
 
 

@@ -98,6 +98,7 @@ def test_a_percentage_for_a_fraction_is_explained():
     [
         ("squad_v2.f1", ">= 0.8", "lie between 0 and 100; write 80"),
         ("multi30k/en-de.bleu", ">= 0.3", "lie between 0 and 100; write 30"),
+        ("multi30k/en-de.bleu", ">= 130", "lie between 0 and 100; write a number between them"),
         ("glue/mrpc/8-shot.acc", ">= 80", "lie between -1 and 1; write 0.8 for 80 %"),
         ("glue/mnli.accuracy_mm", ">= 80", "lie between -1 and 1"),
         ("imdb.accuracy", ">= 80", "lie between -1 and 1"),

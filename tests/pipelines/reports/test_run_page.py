@@ -125,6 +125,19 @@ def test_the_page_stands_alone_and_shows_what_stands_behind_the_scores(folder):
     assert "<script>alert(1)</script>" in words
 
 
+def test_the_page_says_what_was_drawn_from_each_data_set(tmp_path):
+    recipe = loads(
+        "name: one\nmodel: {architecture: {preset: bert-tiny}}\nstages: [{stage: pretrain, datasets: [{path: builtin/python-docs}]}]\n"
+    )
+    (tmp_path / "stages" / "01-pretrain").mkdir(parents=True)
+    drawn = {"<a>.jsonl": {"examples": 30, "tokens": 1234567, "share": 0.7, "epochs": 0.31}}
+    (tmp_path / "stages" / "01-pretrain" / "metrics.json").write_text(json.dumps({"train_steps": 3, "datasets": drawn}))
+    write_run_report(tmp_path, recipe)
+    text, words = read(tmp_path)
+    assert "Text that was drawn (pretrain)" in words
+    assert [part for part in ("1,234,567", "70.0%", "0.31", "&lt;a&gt;.jsonl") if part not in text] == []
+
+
 def test_the_readme_has_the_scores_and_the_warnings(folder):
     write_run_report(*folder)
     text = (folder[0] / "README.md").read_text()

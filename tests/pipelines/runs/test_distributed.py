@@ -25,14 +25,18 @@ from pipelines.core.errors import (
     DataError,
     Diverged,
     FineryError,
+    IncompatibleError,
     ProcessLost,
     StageError,
     Stopped,
 )
 from pipelines.core.interfaces import World
+from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
-from pipelines.runs import distributed
+from pipelines.runs import distributed, hardware
 from pipelines.runs.distributed import barrier, gather
+from pipelines.runs.run import run
+from pipelines.runs.workspace import StageStore
 from service.attempts.watching import outcome_of
 from service.executors.protocol import Exited
 from service.jobs.states import Reason
@@ -86,7 +90,7 @@ def test_the_ranks_get_the_stage_and_share_the_cores(
     distributed.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
     assert seen["command"][1:3] == ["-m", "torch.distributed.run"]
     assert "--nproc_per_node=2" in seen["command"]
-    assert seen["command"][-4:] == [str(tmp_path), "mrpc", str(tmp_path), "2"]
+    assert seen["command"][-5:] == [str(tmp_path), "mrpc", str(tmp_path), "ddp", "2"]
     assert int(seen["env"]["OMP_NUM_THREADS"]) >= 1
     assert seen["env"]["FINERY_PARENT_PID"] == ""
 
@@ -195,16 +199,16 @@ def second(tmp_path, monkeypatch):
 def test_without_a_word_there_is_one_host(monkeypatch):
     monkeypatch.delenv("FINERY_WORLD", raising=False)
     assert distributed.hosts() == distributed.Hosts()
-    call = distributed.call_for(Path("runs/a"), "pretrain", Path("stages/x.partial"), 2, distributed.hosts())
+    call = distributed.call_for(Path("runs/a"), "pretrain", Path("stages/x.partial"), 2, "fsdp2", distributed.hosts())
     command = call.command(distributed.hosts())
     assert "--standalone" in command
     assert "--nproc_per_node=2" in command
-    assert command[-5:] == ["stage", "runs/a", "pretrain", "stages/x.partial", "2"]
+    assert command[-6:] == ["stage", "runs/a", "pretrain", "stages/x.partial", "fsdp2", "2"]
 
 
 def test_each_host_starts_its_share_towards_the_first(second, monkeypatch):
     first = distributed.Hosts(2, 0, "10.0.0.1", second)
-    call = distributed.call_for(Path("runs/a"), "pretrain", Path("x.partial"), 6, first)
+    call = distributed.call_for(Path("runs/a"), "pretrain", Path("x.partial"), 6, "ddp", first)
     for here, rank in ((first, 0), (distributed.hosts(), 1)):
         command = call.command(here)
         assert {
@@ -216,7 +220,7 @@ def test_each_host_starts_its_share_towards_the_first(second, monkeypatch):
         } <= set(command)
         assert command[-1] == "6"
     assert json.loads((second / "0.json").read_text())["run_folder"] == str(Path("runs/a").absolute())
-    distributed.call_for(Path("runs/a"), "mrpc", Path("y.partial"), 2, first)
+    distributed.call_for(Path("runs/a"), "mrpc", Path("y.partial"), 2, "ddp", first)
     assert sorted(path.name for path in second.iterdir()) == ["0.json", "1.json"]
 
 
@@ -224,7 +228,9 @@ def test_processes_that_cannot_be_shared_evenly_are_refused(second):
     with pytest.raises(
         StageError, match=r"3 processes cannot be shared evenly by 2 hosts; set launch.num_processes to a multiple of 2"
     ):
-        distributed.call_for(Path("runs/a"), "pretrain", Path("x"), 3, distributed.Hosts(2, 0, "10.0.0.1", second))
+        distributed.call_for(
+            Path("runs/a"), "pretrain", Path("x"), 3, "ddp", distributed.Hosts(2, 0, "10.0.0.1", second)
+        )
 
 
 def test_auto_counts_the_devices_of_every_host(second):
@@ -234,6 +240,13 @@ def test_auto_counts_the_devices_of_every_host(second):
 
     assert hardware.processes("auto") == 2 * max(1, torch.cuda.device_count())
     assert hardware.processes(3) == 3
+
+
+@pytest.mark.parametrize(("name", "value"), [("FINERY_HOST", ""), ("FINERY_HOST", "2"), ("FINERY_HOSTS", "two")])
+def test_hosts_that_are_not_told_who_they_are_are_refused_with_what_is_missing(second, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CommandError, match=f"{name} to .*it is '{value}'"):
+        distributed.hosts()
 
 
 def test_join_needs_the_service_s_words(monkeypatch, second):
@@ -264,7 +277,7 @@ def test_it_takes_part_in_every_stage_in_turn_until_it_is_stopped(second, monkey
     stop, thread, found = joined(monkeypatch, commands)
     first = distributed.Hosts(2, 0, "10.0.0.1", second)
     for count, stage in enumerate(("one", "two"), start=1):
-        distributed.call_for(tmp_path, stage, tmp_path, 2, first)
+        distributed.call_for(tmp_path, stage, tmp_path, 2, "ddp", first)
         limit = time.monotonic() + 20
         while not ((tmp_path / "order").exists() and len((tmp_path / "order").read_text().split()) == count):
             assert time.monotonic() < limit
@@ -277,7 +290,7 @@ def test_it_takes_part_in_every_stage_in_turn_until_it_is_stopped(second, monkey
 
 def test_a_share_that_fails_ends_it_with_its_code(second, monkeypatch, tmp_path):
     _, thread, found = joined(monkeypatch, {"one": [sys.executable, "-c", "raise SystemExit(7)"]})
-    distributed.call_for(tmp_path, "one", tmp_path, 2, distributed.Hosts(2, 0, "10.0.0.1", second))
+    distributed.call_for(tmp_path, "one", tmp_path, 2, "ddp", distributed.Hosts(2, 0, "10.0.0.1", second))
     thread.join(20)
     assert found == [7]
 
@@ -287,7 +300,7 @@ def test_a_stop_reaches_the_ranks_and_not_torchrun(second, monkeypatch, tmp_path
     agent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {rank!r}]))"
     monkeypatch.chdir(tmp_path)
     stop, thread, found = joined(monkeypatch, {"one": [sys.executable, "-c", agent]})
-    distributed.call_for(tmp_path, "one", tmp_path, 2, distributed.Hosts(2, 0, "10.0.0.1", second))
+    distributed.call_for(tmp_path, "one", tmp_path, 2, "ddp", distributed.Hosts(2, 0, "10.0.0.1", second))
     limit = time.monotonic() + 20
     while not os.path.exists("ready"):
         assert time.monotonic() < limit
@@ -336,3 +349,79 @@ def test_two_processes_collect_in_the_order_of_ranks() -> None:
         said, wrong = child.communicate(timeout=120)
         assert child.returncode == 0, wrong
         assert said.strip() == "[{'rank': 0}, {'rank': 1}]"
+
+
+@pytest.fixture
+def beating(tmp_path: Path) -> Callable[[int, float, float], None]:
+    """Leave the signs of life of a rank: so many seconds since it was alive, and since it moved on."""
+
+    def leave(rank: int, alive: float, step: float) -> None:
+        folder = tmp_path / distributed.Heartbeat.FOLDER
+        folder.mkdir(exist_ok=True)
+        for name, age in ((f"{rank}", alive), (f"{rank}.step", step)):
+            (folder / name).touch()
+            os.utime(folder / name, (time.time() - age,) * 2)
+
+    return leave
+
+
+GLOO = RuntimeError("[pair.cc:553] Timed out waiting 60000ms for recv operation to complete")
+
+
+def test_the_rank_that_the_others_waited_for_is_named(
+    beating: Callable[[int, float, float], None], tmp_path: Path
+) -> None:
+    for rank, step in ((0, 61.0), (1, 60.0), (2, 75.0), (3, 62.0)):
+        beating(rank, 1.0, step)
+    lost = distributed.absence(GLOO, tmp_path, World(0, 4), 60)
+    assert isinstance(lost, ProcessLost)
+    assert str(lost).startswith(
+        "rank 2 did not answer the others for 60 s (arguments.ddp_timeout); it still runs, but it last moved on at 20"
+    )
+    beating(3, 40.0, 62.0)
+    assert "rank 3 did" in str(lost := distributed.absence(GLOO, tmp_path, World(0, 4), 60))
+    assert "it gives no sign of life, and it last moved on" in str(lost)
+
+
+def test_an_error_about_something_else_names_no_rank(
+    beating: Callable[[int, float, float], None], tmp_path: Path
+) -> None:
+    assert distributed.absence(GLOO, tmp_path, World(0, 2), 60) is None  # the other has ended
+    beating(1, 1.0, 70.0)
+    assert distributed.absence(RuntimeError("shapes do not match"), tmp_path, World(0, 2), 60) is None
+
+
+LAUNCHED = """\
+name: launched
+launch: LAUNCH
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - {stage: supervised, task: builtin/python-docs}
+"""
+
+
+@pytest.mark.parametrize(
+    ("launch", "lacking"),
+    [
+        (
+            "{profile: zero3, num_processes: 2}",
+            "the profile zero3 needs the package deepspeed, which is not installed",
+        ),
+        (
+            "{profile: fsdp2}",
+            r"the profile fsdp2 needs at least 2 processes, and launch.num_processes: auto is 1 here",
+        ),
+        (
+            "{num_processes: 4, hosts: 2}",
+            "launch.hosts is 2, and this run was started on 1; start it on each of 2 hosts",
+        ),
+    ],
+)
+def test_a_profile_that_this_machine_cannot_do_is_refused_before_anything_loads(
+    launch: str, lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "find_spec", lambda name: None)
+    monkeypatch.setattr(hardware, "processes", lambda asked: 1 if asked == "auto" else asked)
+    with pytest.raises(IncompatibleError, match=lacking):
+        run(loads(LAUNCHED.replace("LAUNCH", launch)), tmp_path / "run", StageStore(tmp_path / "home"))
+    assert not list((tmp_path / "home").glob("stages/*"))

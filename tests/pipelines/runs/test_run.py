@@ -258,7 +258,18 @@ def test_complete_stages_are_found_by_id_and_attempts_are_not(tmp_path: Path) ->
 
 def test_a_rank_that_cannot_work_exits_1_and_leaves_the_reason(tmp_path: Path) -> None:
     (tmp_path / "attempt.partial").mkdir()
-    words = ["stage", str(tmp_path), "mine", str(tmp_path / "attempt.partial"), "2"]  # two are wanted, this is alone
+    stage = "{stage: supervised, id: mine, task: builtin/python-docs}"
+    (tmp_path / "recipe.yaml").write_text(
+        f"name: a\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages: [{stage}]\n"
+    )
+    words = [
+        "stage",
+        str(tmp_path),
+        "mine",
+        str(tmp_path / "attempt.partial"),
+        "ddp",
+        "2",
+    ]  # two are wanted, this is alone
     done = subprocess.run([sys.executable, "-m", "pipelines", *words], capture_output=True, text=True)
     assert done.returncode == 1
     left = json.loads((tmp_path / "attempt.partial" / "failure.json").read_text())

@@ -65,7 +65,7 @@ def done(plan_of_study, tmp_path, seconds=None):
     """Run the study with runs that are only written down; `seconds` is what a step takes, by tuner."""
 
     class Probed(PretendWorkers):
-        def do(self, runs, started=None):
+        def do(self, runs, started=None, warn=None):
             for ended in super().do(runs, started):
                 if ended.name.startswith("probe/"):
                     stage = load(tmp_path / "runs" / ended.name / "recipe.yaml").stages[0]

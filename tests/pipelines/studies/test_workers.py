@@ -1,6 +1,7 @@
 import fcntl
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -8,6 +9,7 @@ import time
 
 import pytest
 
+from pipelines.core.fork_server import ForkServer, can_fork
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
@@ -47,10 +49,27 @@ elif wish == "wait":
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
+def script(tmp_path, monkeypatch):
     script = tmp_path / "pretend.py"
     script.write_text(SCRIPT)
     monkeypatch.setattr(study_workers, "PIPELINES", (sys.executable, str(script)))
+    return script
+
+
+@pytest.fixture(params=["new", "forked"])
+def server(request, script):
+    """What the runs are forked from, or None where each is a new process."""
+    if request.param == "new":
+        yield None
+        return
+    if not can_fork():
+        pytest.skip("runs are not forked here")
+    with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as made:
+        yield made
+
+
+@pytest.fixture
+def runs(tmp_path, script):
 
     def make(*wishes):
         made = []
@@ -70,10 +89,9 @@ def seen(folder):
     return json.loads((folder / "seen").read_text())
 
 
-def test_each_end_is_told_with_its_reason(runs):
-    ended = {
-        each.name: each for each in Workers([DeviceSlot()], StopSignal()).do(runs("done", "fail", "refuse", "die"))
-    }
+def test_each_end_is_told_with_its_reason(runs, server):
+    workers = Workers([DeviceSlot()], StopSignal(), server)
+    ended = {each.name: each for each in workers.do(runs("done", "fail", "refuse", "die"))}
     assert [ended[name].code for name in "0123"] == [0, 1, 2, -signal.SIGKILL]
     assert (ended["1"].message, ended["1"].reason) == ("stage 'a': no such column", "data_error")
     assert ended["2"].message == "the recipe is wrong"
@@ -89,14 +107,14 @@ def test_one_slot_does_one_run_at_a_time_and_two_do_two(runs):
     assert seen(second)["began"] < float((first / "ended").read_text())
 
 
-def test_a_run_sees_its_devices_and_its_parent(runs):
+def test_a_run_sees_its_devices_and_its_parent(runs, server):
     made = runs("done", "done")
-    list(Workers([DeviceSlot(("0",)), DeviceSlot(("2", "3"))], StopSignal()).do(made))
+    list(Workers([DeviceSlot(("0",)), DeviceSlot(("2", "3"))], StopSignal(), server).do(made))
     assert {seen(folder)["CUDA_VISIBLE_DEVICES"] for _, folder in made} == {"0", "2,3"}
-    assert {seen(folder)["FINERY_PARENT_PID"] for _, folder in made} == {str(os.getpid())}
+    assert {seen(folder)["FINERY_PARENT_PID"] for _, folder in made} == {str(server.pid if server else os.getpid())}
 
 
-def test_a_stop_reaches_every_run_once_and_no_other_starts(runs):
+def test_a_stop_reaches_every_run_once_and_no_other_starts(runs, server):
     made, stop = runs("wait", "wait", "done"), StopSignal()
     began = []
 
@@ -107,11 +125,59 @@ def test_a_stop_reaches_every_run_once_and_no_other_starts(runs):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    ended = list(Workers([DeviceSlot(), DeviceSlot()], stop).do(made, started=began.append))
+    ended = list(Workers([DeviceSlot(), DeviceSlot()], stop, server).do(made, started=began.append))
     asking.join()
     assert began == ["0", "1"]
     assert [(each.code, each.message) for each in ended] == [(75, "stopped at step 3")] * 2
     assert not (made[2][1] / "seen").exists()
+
+
+def test_runs_of_a_server_that_is_lost_are_started_anew(runs, script):
+    made, told = runs("wait", "done", "done"), []
+    with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as server:
+
+        def lose(name):
+            if name == "1" and not told:
+                while not (made[0][1] / "seen").exists():
+                    time.sleep(0.01)
+                (made[0][1] / "wish").write_text("done")
+                os.kill(server.pid, signal.SIGKILL)
+
+        workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal(), server)
+        ended = list(workers.do(made, started=lose, warn=told.append))
+    assert sorted((each.name, each.code) for each in ended) == [("0", 0), ("1", 0), ("2", 0)]
+    assert told == [study_workers.SERVER_LOST]
+    assert seen(made[2][1])["FINERY_PARENT_PID"] == str(os.getpid())
+
+
+def test_a_stop_holds_though_the_server_is_lost(runs, script):
+    made, stop = runs("wait", "done"), StopSignal()
+    with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as server:
+
+        def lose(name):
+            while not (made[0][1] / "seen").exists():
+                time.sleep(0.01)
+            os.kill(server.pid, signal.SIGKILL)
+            stop.requested = True
+
+        ended = list(Workers([DeviceSlot()], stop, server).do(made, started=lose))
+    assert [(each.name, each.code) for each in ended] == [("0", 75)]
+    assert not (made[1][1] / "seen").exists()
+
+
+def test_what_cannot_be_forked_is_started_anew(runs, script, monkeypatch):
+    fork, parent = os.fork, os.getpid()
+
+    def refused():
+        if os.getpid() != parent:
+            raise BlockingIOError("no place for another process")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refused)
+    made = runs("done")
+    with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as server:
+        assert [each.code for each in Workers([DeviceSlot()], StopSignal(), server).do(made)] == [0]
+    assert seen(made[0][1])["FINERY_PARENT_PID"] == str(parent)
 
 
 def test_a_run_waits_for_a_folder_that_is_still_written(runs):
@@ -124,9 +190,9 @@ def test_a_run_waits_for_a_folder_that_is_still_written(runs):
     assert seen(made[0][1])["began"] >= free[0]
 
 
-def test_an_error_of_the_reader_leaves_no_run_behind(runs):
+def test_an_error_of_the_reader_leaves_no_run_behind(runs, server):
     made = runs("wait", "wait")
-    workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal())
+    workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal(), server)
 
     def broken(name):
         if name == "1":

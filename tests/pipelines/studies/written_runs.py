@@ -116,7 +116,7 @@ class PretendWorkers:
         self.done: list[str] = []
         self.stop_after = stop_after
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None) -> Iterator[RunEnd]:
+    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
         for name, folder in runs:
             if self.stop.requested:
                 return

@@ -107,7 +107,13 @@ def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, c
 
 @pytest.mark.parametrize(
     "tuner",
-    ["prefix", "{name: lora, bias: all}", "{name: lora, init_lora_weights: pissa}", "bitfit"],
+    [
+        "prefix",
+        "{name: lora, bias: all}",
+        "{name: lora, init_lora_weights: pissa}",
+        "bitfit",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("lora", "ia3", "adapter")),
+    ],
 )
 def test_every_reference_is_the_model_at_the_start(folder, context, events, tuner):
     """With the numbers of the model before the tuner touched it, or with a copy, or with the adapter switched off: the same losses."""
@@ -167,7 +173,10 @@ def test_micro_batches_make_the_step_of_the_whole_batch(folder, context, events)
     assert parts[-1]["rewards/margins"] == pytest.approx(whole[-1]["rewards/margins"], rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.parametrize(("tuner", "more"), [("lora", ""), ("full", ", precompute_ref_log_probs: true")])
+@pytest.mark.parametrize(
+    ("tuner", "more"),
+    [("lora", ""), ("full", ", precompute_ref_log_probs: true"), pytest.param("full", "", marks=pytest.mark.long)],
+)
 def test_a_stopped_run_goes_on_to_the_same_weights_to_the_bit(folder, context, events, tuner, more):
     arguments = f"max_steps: 6, logging_steps: 4, learning_rate: 1e-2, save_steps: 2{more}"
     keys = f", tuner: {tuner}"

@@ -58,6 +58,16 @@ def test_by_hand(name):
     assert LOSSES[name](pair(), strength).item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_label_smoothing_makes_it_conservative():
+    found = losses.sigmoid(pair(), DPOArguments(beta=0.5, label_smoothing=0.2)).item()
+    assert found == pytest.approx(0.8 * math.log(1 + math.exp(-1.5)) + 0.2 * math.log(1 + math.exp(1.5)))
+
+
+def test_the_first_step_of_dpo_begins_at_log_two():
+    start = pair(-5.0, -9.0, -5.0, -9.0)
+    assert losses.sigmoid(start, DPOArguments(beta=0.1)).item() == pytest.approx(math.log(2))
+
+
 def test_without_a_reference_the_ratio_is_the_likelihood():
     free = PairLikelihoods.of(torch.tensor([-6.0, -8.0]), torch.tensor([4, 2]))
     assert (free.chosen_ratio.item(), free.rejected_ratio.item()) == (-6.0, -8.0)
@@ -103,6 +113,24 @@ def test_every_loss_is_finite_and_a_better_chosen_answer_never_costs_more_than_a
 ):
     value = LOSSES[name](pair(chosen, rejected, a, b, one, other), DPOArguments(beta=0.1, label_smoothing=0.1))
     assert torch.isfinite(value).all()
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "sigmoid_norm", "robust", "hinge", "simpo", "orpo"])
+def test_gradients_raise_the_chosen_and_lower_the_rejected(name):
+    rows = torch.tensor([-6.0, -8.0], dtype=torch.float64, requires_grad=True)
+    compared = PairLikelihoods.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
+    (chosen, rejected) = torch.autograd.grad(
+        LOSSES[name](compared, DPOArguments(beta=0.1, label_smoothing=0.1)).sum(), rows
+    )[0].tolist()
+    assert chosen < 0 < rejected
+
+
+def test_the_gradient_of_dpo_is_weighed_by_how_wrong_the_rewards_are():
+    """Rafailov et al. 2023, section 4: beta s(r_rejected - r_chosen)."""
+    rows = torch.tensor([-6.0, -8.0], dtype=torch.float64, requires_grad=True)
+    compared = PairLikelihoods.of(rows, torch.tensor([4, 2]), torch.tensor([-7.0, -6.0]))
+    gradient = torch.autograd.grad(losses.sigmoid(compared, DPOArguments(beta=0.5)).sum(), rows)[0]
+    assert gradient.tolist() == pytest.approx([-0.5 * sigmoid(-1.5), 0.5 * sigmoid(-1.5)])
 
 
 def test_several_losses_add_up_with_their_weights():

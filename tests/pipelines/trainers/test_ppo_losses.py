@@ -120,6 +120,55 @@ def test_they_are_sums_of_what_each_token_adds(data: Any, cliprange: float):
     assert float(value_loss(values, before, due, mask, cliprange).loss) == pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
+def trl_loss(
+    new: Any,
+    old: Any,
+    advantages: Any,
+    values: Any,
+    before: Any,
+    due: Any,
+    mask: Any,
+    clip: float,
+    clip_value: float,
+    vf_coef: float,
+) -> Any:
+    """What TRL 1.12's PPO trainer minimises for a micro-batch, from its definition: means over the tokens that count."""
+
+    def mean(table: Any) -> Any:
+        return (table * mask).sum() / mask.sum()
+
+    ratio = (new - old).exp()
+    policy = mean(torch.stack([-advantages * ratio, -advantages * ratio.clip(1 - clip, 1 + clip)]).amax(0))
+    near = torch.minimum(torch.maximum(values, before - clip_value), before + clip_value)
+    value = mean(torch.stack([(values - due).square(), (near - due).square()]).amax(0)) / 2
+    return policy + vf_coef * value
+
+
+def test_the_mean_over_tokens_and_its_gradient_are_trls():
+    generator = torch.Generator().manual_seed(3)
+    new, old, advantages, values, before, due = (
+        torch.randn(4, 6, generator=generator, dtype=torch.float64) for _ in range(6)
+    )
+    mask = torch.rand(4, 6, generator=generator) < 0.7
+    found = []
+    for ours in (True, False):
+        said, told = new.clone().requires_grad_(), values.clone().requires_grad_()
+        if ours:
+            policy, value = (
+                policy_loss(said, old, advantages, mask, 0.2).loss,
+                value_loss(told, before, due, mask, 0.3).loss,
+            )
+            loss = combined(policy, value, torch.zeros(()), 0.1, 0.0) / mask.sum()
+        else:
+            loss = trl_loss(said, old, advantages, told, before, due, mask, 0.2, 0.3, 0.1)
+        loss.backward()
+        assert said.grad is not None
+        assert told.grad is not None
+        found.append((loss.detach(), said.grad, told.grad))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
 def settings_with(**given: object) -> PPOArguments:
     return PPOArguments(**given)
 
@@ -183,6 +232,12 @@ def test_estimators_by_hand():
     assert float(estimated_kl(p, q, "k3")) == pytest.approx(0.5 - 1 + math.log(2))
 
 
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_every_estimator_is_0_where_the_models_agree(estimator: str):
+    same = torch.tensor([-0.3, -2.0])
+    assert estimated_kl(same, same, estimator).tolist() == [0, 0]  # type: ignore[arg-type]
+
+
 logits = st.lists(st.floats(-2, 2, allow_nan=False), min_size=4, max_size=4)
 
 
@@ -195,6 +250,14 @@ def test_the_expectation_of_k1_and_k3_is_the_divergence(policy: list[float], ref
         assert float((p.exp() * estimated_kl(p, q, estimator)).sum()) == pytest.approx(exact, abs=1e-9)  # type: ignore[arg-type]
     assert (estimated_kl(p, q, "k3") >= -1e-12).all()
     assert (estimated_kl(p, q, "k2") >= 0).all()
+
+
+def test_k3_varies_less_than_k1_where_the_models_are_close():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(50, generator=generator, dtype=torch.float64).log_softmax(-1)
+    q = (p + 0.1 * torch.randn(50, generator=generator, dtype=torch.float64)).log_softmax(-1)
+    drawn = torch.multinomial(p.exp(), 5000, replacement=True, generator=generator)
+    assert estimated_kl(p[drawn], q[drawn], "k3").std() < 0.2 * estimated_kl(p[drawn], q[drawn], "k1").std()
 
 
 def test_a_fixed_penalty_stays():
@@ -259,6 +322,21 @@ def test_advantages_by_hand():
     )
     torch.testing.assert_close(advantages, torch.tensor([[0.0625, 0.75]]))
     torch.testing.assert_close(returns, torch.tensor([[0.5625, 1.0]]))
+
+
+def test_with_lambda_1_an_advantage_is_what_is_still_earned_less_the_value():
+    rewards, values = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.5, 0.5, 0.5]])
+    advantages, returns = generalized_advantages(
+        rewards, values, torch.ones(1, 3, dtype=torch.bool), gamma=1.0, lam=1.0
+    )
+    torch.testing.assert_close(returns, torch.tensor([[6.0, 5.0, 3.0]]))
+    torch.testing.assert_close(advantages, torch.tensor([[5.5, 4.5, 2.5]]))
+
+
+def test_with_lambda_0_an_advantage_is_one_step_of_surprise():
+    rewards, values = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.2, 0.6]])
+    advantages, _ = generalized_advantages(rewards, values, torch.ones(1, 2, dtype=torch.bool), gamma=0.5, lam=0.0)
+    torch.testing.assert_close(advantages, torch.tensor([[0.5 * 0.6 - 0.2, 1 - 0.6]]))
 
 
 numbers = st.floats(-3, 3, allow_nan=False, width=32)

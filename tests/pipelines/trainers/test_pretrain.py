@@ -28,9 +28,12 @@ stages:
 """
 
 
+RECIPE_DATASETS = "datasets: [{path: novel.jsonl, text: text}, {path: poem.jsonl, text: text}]"
+
+
 @pytest.fixture
-def recipe(tmp_path: Path) -> Callable[..., Any]:
-    """`recipe(keys)`: one pretraining stage on two files of text."""
+def recipe(tmp_path: Path) -> Any:
+    """`recipe(keys)`: one pretraining stage on two files of text in `recipe.folder`."""
 
     def build(keys: str, architecture: str = "{preset: bert-tiny}", sentences: bool = False) -> Any:
         for name, texts in (("novel", tiny.TEXTS), ("poem", tiny.TEXTS[::-1])):
@@ -42,6 +45,7 @@ def recipe(tmp_path: Path) -> Callable[..., Any]:
             (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
         return loads(RECIPE.format(keys=keys).replace("{preset: bert-tiny}", architecture), folder=tmp_path)
 
+    build.folder = tmp_path  # type: ignore[attr-defined]
     return build
 
 
@@ -92,6 +96,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
 DECODER = "{model_type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 48}"
 XLNET = "{model_type: xlnet, d_model: 16, n_layer: 2, n_head: 2, d_inner: 24}"
 OURS = "{family: decoder, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
+SEQ2SEQ = "{family: encoder-decoder, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
 ENCODER = "{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
 
 
@@ -101,6 +106,9 @@ ENCODER = "{hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, inter
         ("masked_lm", ENCODER, False),
         ("causal_lm", DECODER, True),
         ("prefix_lm", OURS, False),
+        pytest.param("causal_lm", OURS, False, marks=pytest.mark.long),
+        pytest.param("prefix_lm", OURS, True, marks=pytest.mark.long),
+        pytest.param("prefix_lm", DECODER, False, marks=pytest.mark.long),
         ("permutation_lm", XLNET, True),
         ("next_sentence", ENCODER, True),
         ("sentence_order", ENCODER, True),
@@ -130,6 +138,108 @@ def test_every_objective_on_text_learns(
     assert heads.saved_head(place.folder / "model") == written.stages[0].objective.head
     again = opening.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
     assert again.finery_new_modules == []
+
+
+MIXED = """datasets: [{path: novel.jsonl, weight: 3, streaming: true}, {path: poem.jsonl, weight: 1}]
+    buffer_size: 9
+    block_size: 24"""
+
+
+@pytest.mark.parametrize(
+    ("objective", "architecture"),
+    [
+        ("masked_lm", ENCODER),
+        ("next_sentence", ENCODER),
+        pytest.param("causal_lm", DECODER, marks=pytest.mark.long),
+        pytest.param("prefix_lm", OURS, marks=pytest.mark.long),
+        pytest.param("permutation_lm", XLNET, marks=pytest.mark.long),
+        pytest.param("sentence_order", ENCODER, marks=pytest.mark.long),
+        pytest.param("{name: denoising, permute_sentences: false}", SEQ2SEQ, marks=pytest.mark.long),
+        pytest.param("span_corruption", SEQ2SEQ, marks=pytest.mark.long),
+        pytest.param("replaced_token_detection", ENCODER, marks=pytest.mark.long),
+    ],
+)
+def test_every_objective_learns_from_a_mixture_with_a_stream(
+    objective: str, architecture: str, recipe: Any, context: Callable[..., Context], events: Any
+) -> None:
+    recipe("block_size: 24", sentences=True)
+    keys = f"objective: {objective}\n    {MIXED}\n    arguments: {{max_steps: 40, learning_rate: 1e-2, "
+    keys += "global_batch_size: 8, logging_steps: 10, save_strategy: 'no'}"
+    text = RECIPE.format(keys=keys).replace(RECIPE_DATASETS, "").replace("{preset: bert-tiny}", architecture)
+    written = loads(text, folder=recipe.folder)
+    stage = written.stages[0]
+    extra = stage.special_tokens()
+
+    def open_tokenizer(*_: Any) -> Any:
+        made = tiny.tokenizer()
+        made.add_special_tokens({"extra_special_tokens": list(extra)})
+        return made
+
+    def open_model(head: Any, **_: Any) -> Any:
+        return opening.build(
+            dict(architecture_fields.resolve(written.model.architecture)), head, open_tokenizer(), seed=7
+        )
+
+    place = context(recipe=written, open_model=open_model, open_tokenizer=open_tokenizer)
+    stage.run(place)
+    losses = [event["metrics"]["loss"] for event in events(place) if "loss" in event.get("metrics", {})]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+    metrics = json.loads((place.folder / "metrics.json").read_text())
+    novel, poem = (metrics["datasets"][f"{name}.jsonl"] for name in ("novel", "poem"))
+    assert (novel["examples"], poem["examples"]) == (pytest.approx(240, abs=12), pytest.approx(80, abs=12))
+    assert novel["examples"] + poem["examples"] == 320
+    assert novel["tokens"] + poem["tokens"] == metrics["train_tokens"] <= 320 * 24
+    assert novel["share"] == pytest.approx(0.75, abs=0.05)
+    assert min(novel["epochs"], poem["epochs"]) > 1
+    told = next(event for event in events(place) if event.get("what") == "tokens drawn")
+    assert told["datasets"] == metrics["datasets"]
+    assert "tokens of novel.jsonl" in told["message"]
+    assert not (place.folder / "streams").exists()
+
+
+@pytest.mark.long
+def test_workers_that_load_batches_read_the_same_stream(
+    recipe: Any, context: Callable[..., Context], events: Any
+) -> None:
+    recipe("block_size: 24", sentences=True)
+    losses = []
+    for workers in (0, 2):
+        keys = f"{MIXED}\n    dataset_num_proc: 2\n    arguments: {{max_steps: 12, global_batch_size: 8, logging_steps: 1, "
+        keys += f"save_strategy: 'no', dataloader_num_workers: {workers}}}"
+        written = loads(RECIPE.format(keys=keys).replace(RECIPE_DATASETS, ""), folder=recipe.folder)
+        place = context(f"{workers}", recipe=written, open_model=open_model)
+        written.stages[0].run(place)
+        losses.append([each["metrics"]["loss"] for each in events(place) if "loss" in each.get("metrics", {})])
+    assert len(losses[0]) == 12
+    assert losses[0] == losses[1]
+
+
+def test_what_was_not_read_of_a_stream_was_not_learnt_from(recipe: Any, context: Callable[..., Context]) -> None:
+    recipe("block_size: 24")
+    streams = "datasets: [{path: novel.jsonl, streaming: true}, {path: poem.jsonl, streaming: true}]\n    block_size: 8"
+    keys = f"{streams}\n    buffer_size: 5\n    arguments: {{max_steps: 2, global_batch_size: 2, save_strategy: 'no'}}"
+    written = loads(RECIPE.format(keys=keys).replace(RECIPE_DATASETS, ""), folder=recipe.folder)
+    place = context(recipe=written, open_model=open_model)
+    stage = written.stages[0]
+    assert list(stage.learnt_texts(None)) == list(stage.texts()) == [*tiny.TEXTS, *tiny.TEXTS[::-1]]
+    stage.run(place)
+    rows = stage.learnt_rows(place.folder)
+    assert 0 < rows[0] <= 10
+    assert list(stage.learnt_texts(place.folder)) == tiny.TEXTS[: rows[0]]
+    assert json.loads((place.folder / "metrics.json").read_text())["epoch"] < 0.3
+
+
+def test_a_vocabulary_is_learnt_from_the_beginning_of_a_stream(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrain, "VOCABULARY_SAMPLES", 3)
+    recipe("block_size: 24")
+    keys = "datasets: [{path: novel.jsonl, streaming: true}, {path: poem.jsonl, streaming: true}]"
+    text = RECIPE.format(keys=f"{keys}\n    arguments: {{max_steps: 2}}").replace(RECIPE_DATASETS, "")
+    stage = loads(text, folder=recipe.folder).stages[0]
+    assert list(stage.vocabulary_texts(None)) == [*tiny.TEXTS[:3], *tiny.TEXTS[::-1][:3]]
+    assert list(stage.vocabulary_texts(5)) == [*tiny.TEXTS[:5], *tiny.TEXTS[::-1][:5]]
+    assert stage.vocabulary_rows() == 3
+    assert "dataset_num_proc" not in stage.identity()
 
 
 def test_sentences_are_packed_once_for_every_block_size(recipe: Any, context: Callable[..., Context]) -> None:
@@ -233,6 +343,33 @@ def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(
 def test_what_cannot_work_is_refused_before_anything_loads(keys: str, sentence: str, recipe: Any) -> None:
     with pytest.raises(RecipeError, match=sentence):
         recipe(keys)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "keys", "sentence"),
+    [
+        ("weight: 1", "", "", r"datasets\[1\]\.weight: is missing, but other data sets have one"),
+        ("weight: 0", "weight: 1", "", r"datasets\[0\]\.weight: is 0.*greater than 0"),
+        ("weight: .inf", "weight: 1", "", r"datasets\[0\]\.weight: .*finite"),
+        (
+            "streaming: true",
+            "",
+            "arguments: {max_steps: 5}",
+            r"datasets\[1\]\.streaming: is false, but it is true for oth",
+        ),
+        ("streaming: true", "streaming: true", "", r"arguments\.max_steps: is missing: the length of streamed text"),
+        ("weight: 1", "weight: 1", "buffer_size: 5", r"buffer_size: belongs to data sets with streaming: true"),
+        ("weight: 1", "weight: 1", "dataset_num_proc: 0", r"dataset_num_proc: is 0"),
+    ],
+)
+def test_weights_and_streams_that_do_not_go_together_are_refused(
+    first: str, second: str, keys: str, sentence: str, recipe: Any
+) -> None:
+    recipe("block_size: 24")
+    datasets = f"datasets: [{{path: novel.jsonl, {first}}}, {{path: poem.jsonl{', ' if second else ''}{second}}}]"
+    text = RECIPE.format(keys=f"{datasets}\n    {keys}").replace(RECIPE_DATASETS, "")
+    with pytest.raises(RecipeError, match=sentence):
+        loads(text, folder=recipe.folder)
 
 
 @pytest.mark.parametrize(

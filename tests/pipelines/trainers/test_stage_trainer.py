@@ -16,11 +16,19 @@ import pytest
 import torch
 
 from pipelines.core.errors import Stopped
+from pipelines.core.events import read_events
 from pipelines.core.interfaces import Context, World
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import trainer as loop
-from pipelines.trainers.stage_trainer import peak_memory, reset_peak_memory, schedule, split_by_rate, training_arguments
+from pipelines.trainers.stage_trainer import (
+    deepspeed_configuration,
+    peak_memory,
+    reset_peak_memory,
+    schedule,
+    split_by_rate,
+    training_arguments,
+)
 from pipelines.tuners.full import Full
 from tests import tiny
 from tests.pipelines.trainers.test_trainer import batch_of, examples
@@ -45,6 +53,10 @@ def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> Non
     ("old", "value", "new", "expected"),
     [
         ("evaluation_strategy", "epoch", "eval_strategy", "epoch"),
+        ("warmup_ratio", 0.06, "warmup_steps", 0.06),
+        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
+        ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
+        ("adafactor", True, "optim", "adafactor"),
         ("gradient_checkpointing", True, "activation_checkpointing", True),
     ],
 )
@@ -176,7 +188,10 @@ def test_a_rate_for_a_weight_that_is_not_there_is_a_mistake_of_the_tuner() -> No
         split_by_rate(torch.optim.SGD(model.parameters(), lr=1.0), model, {"weight": 0.5, "elsewhere": 2.0})
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "adafactor"])
+@pytest.mark.parametrize(
+    "optim",
+    ["adamw_torch", "adafactor", *(pytest.param(name, marks=pytest.mark.long) for name in ("sgd", "rmsprop"))],
+)
 def test_one_step_moves_each_layer_by_its_rate(optim: str, context: Callable[..., Context]) -> None:
     """The first update of a layer is its rate times that of the same layer at the full rate."""
     words = {
@@ -297,7 +312,7 @@ def test_a_layer_that_wakes_begins_with_a_fresh_state(context: Callable[..., Con
 TRICKS = Full(gradual_unfreezing=True, discriminative=2.6, slanted_triangular=True)
 
 
-@pytest.mark.parametrize("stop_at", [4, 5, 10])
+@pytest.mark.parametrize("stop_at", [4, 5, 10, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 7))])
 def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[..., Context], events: Any) -> None:
     whole, metrics = train(context("whole"), TRICKS, activation_checkpointing=stop_at == 5)
     first, calls = context("stopped"), []
@@ -336,3 +351,43 @@ def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
     assert LARGE * 0.9 < after - before < LARGE * 1.5
     reset_peak_memory()
     assert peak_memory() < after - LARGE * 0.5
+
+
+@pytest.mark.parametrize("most", [1e-3, 1e3])
+def test_gradients_are_cut_as_torch_cuts_them(
+    most: float, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    for name in ("ours", "plain"):
+        if name == "plain":
+            monkeypatch.delattr(loop.StageTrainer, "_clip_grad_norm")
+        place = context(f"{name}-{most}")
+        words = {"max_grad_norm": most, "optim": "sgd", "learning_rate": 0.5, "logging_steps": 1, "max_steps": 3}
+        model, _ = loop.fit(
+            place,
+            tiny.build("bert", tiny.THREE),
+            tiny.tokenizer(),
+            examples("classification"),
+            collate=batch_of,
+            loss=classification_loss,
+            arguments=words | {"save_strategy": "no", "per_device_train_batch_size": 4},
+        )
+        norms = [each["metrics"]["grad_norm"] for each in read_events(place.events.path) if each["event"] == "metric"]
+        kept.append((model.state_dict(), norms))
+    (ours, ours_norms), (plain, plain_norms) = kept
+    assert ours_norms == plain_norms
+    assert len(ours_norms) == 3
+    assert all(1e-3 < norm < 1e3 for norm in ours_norms)
+    for name, weight in ours.items():
+        assert torch.equal(weight, plain[name]), name
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_accelerate_reads_deepspeed_s_configuration(stage: int) -> None:
+    """That is as far as it goes without the package and a GPU."""
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    read = HfDeepSpeedConfig(deepspeed_configuration(stage))
+    assert (read.is_zero2(), read.is_zero3(), read.is_offload()) == (stage == 2, stage == 3, False)
+    assert read.get_value("train_micro_batch_size_per_gpu") == "auto"
+    assert read.get_value("zero_optimization.stage3_gather_16bit_weights_on_model_save") is (stage == 3)

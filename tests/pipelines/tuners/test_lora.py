@@ -352,7 +352,6 @@ def test_olora_begins_with_orthonormal_columns_on_a_transposed_matrix_too(tmp_pa
         product(["bert", "gpt2"], STARTS, VARIANTS),
         strength=2,
         name=lambda family, start, words: f"{family}-{start}-{'-'.join(words) or 'plain'}",
-        drop=True,
     ),
 )
 def test_what_is_saved_is_plain_lora_on_the_base_as_it_was(

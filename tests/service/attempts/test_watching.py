@@ -7,7 +7,7 @@ import pytest
 from service.attempts import publishing
 from service.attempts.watching import REASONS, last_sentence, outcome_of
 from service.executors.local import marked
-from service.executors.protocol import Exited
+from service.executors.protocol import ExecutorError, Exited
 from service.jobs.states import AttemptState, Move, Reason, State
 from tests.service.executors.worlds import until
 
@@ -332,3 +332,28 @@ def test_the_command_s_own_sentence_is_found_below_the_noise():
 def test_a_recipe_s_mistakes_are_all_told():
     text = "recipe.yaml:3  stages[0].stage: unknown\nrecipe.yaml:9  seed: is -1\n"
     assert outcome_of(Exited(2), None, text).message == text.strip()
+
+
+def test_an_executor_that_cannot_tell_now_is_asked_again_and_the_attempt_starts_once(server, monkeypatch):
+    """As Slurm's does while its controller is away: nobody knows whether the attempt began."""
+    specs = []
+    start, reattach = server.executor.start, server.executor.reattach
+
+    def away(*_):
+        raise ExecutorError("Slurm does not answer")
+
+    def noted(spec):
+        specs.append(spec)
+        return start(spec)
+
+    job = server.submit(steps=2, max_seconds=500.0)
+    attempt = server.place(job)
+    monkeypatch.setattr(server.executor, "start", away)
+    monkeypatch.setattr(server.executor, "reattach", away)
+    server.watcher.step()
+    assert server.store.attempt(attempt.id).state is AttemptState.ASSIGNED
+    monkeypatch.setattr(server.executor, "start", noted)
+    monkeypatch.setattr(server.executor, "reattach", reattach)
+    assert server.until(job, lambda found: not found.active).state is State.SUCCEEDED
+    assert [each.attempt_id for each in specs] == [attempt.id]
+    assert 400 < specs[0].seconds <= 500, "what is left of the job's time"

@@ -6,6 +6,7 @@ import pytest
 
 from service.cli import doctor
 from service.cli.__main__ import main
+from service.cli.child import ChildAnswer
 from service.cli.doctor import Finding, fits, merged
 
 
@@ -147,3 +148,37 @@ def test_a_container_limit_is_what_counts(monkeypatch):
     assert (doctor.memory().found, doctor.memory().verdict) == ("2.0 GB (limit of the container)", "note")
     monkeypatch.setattr(doctor, "_container_limit", lambda: None)
     assert doctor.memory() == Finding("Memory", "64.0 GB")
+
+
+def test_slurm_is_told_as_it_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor.slurm() == Finding("Slurm", "not installed: only `finery serve --executor slurm` needs it")
+    for name, text in (("sbatch", "exit 1"), ("sinfo", "exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    assert doctor.slurm().found == "installed, but it finds no configuration"
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
+    assert doctor.slurm().found == "slurm-wlm 22.05.8, but its controller does not answer"
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'main* (2 nodes)'\n")
+    assert doctor.slurm() == Finding("Slurm", "slurm-wlm 22.05.8, partitions main* (2 nodes)")
+
+
+def test_what_the_ranks_measured_stands_among_the_findings(monkeypatch, capsys):
+    asked = []
+
+    def ask(verb, request, doing, quiet):
+        asked.append((verb, request))
+        found = {"what": "Bandwidth", "found": "1 GB/s", "verdict": "good", "remedy": ""}
+        return ChildAnswer(0, {"findings": [found], "measurement": {"hosts": 1}})
+
+    monkeypatch.setattr(doctor, "ask", ask)
+    assert main(["doctor", "--hosts", "--processes", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["findings"][-1]["found"] == "1 GB/s"
+    assert answer["measurement"] == {"hosts": 1}
+    assert asked == [("network", {"processes": 4})]
+    monkeypatch.setattr(doctor, "ask", lambda *_: ChildAnswer(1, error="host 1 did not come"))
+    assert main(["doctor", "--hosts"]) == 1
+    assert "host 1 did not come" in capsys.readouterr().out
+    assert main(["doctor", "--processes", "4"]) == 2
+    assert "--processes says how many ranks --hosts measures" in capsys.readouterr().err

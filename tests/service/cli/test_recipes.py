@@ -65,10 +65,12 @@ def test_the_rate_is_passed_on(recipe, pretend, capsys):
     assert json.loads(capsys.readouterr().out) == ["plan", "recipe.yaml", "--flops-per-second", "1000000000000.0"]
 
 
-def test_a_bad_recipe_starts_no_child(recipe, pretend, capsys):
-    pretend("Path('started').touch()")
-    assert main(["plan", "recipe.yaml", "sed=1"]) == 2
-    assert not (recipe.parent / "started").exists()
+def test_what_is_wrong_with_a_recipe_is_told_as_validate_tells_it(recipe, capsys):
+    assert main(["validate", "recipe.yaml", "sed=1"]) == 2
+    validated = capsys.readouterr().err
+    assert main(["plan", "recipe.yaml", "sed=1", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert (err, json.loads(out)["mistakes"][0]["key"]) == (validated, "sed")
 
 
 def test_a_child_that_fails_is_heard(recipe, pretend, capsys):

@@ -74,7 +74,8 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"), [({"port": 99999}, "--port is 99999"), ({"executor": "slurm"}, "--executor is 'slurm'")]
+    ("given", "sentence"),
+    [({"port": 99999}, "--port is 99999"), ({"executor": "kubernetes"}, "--executor is 'kubernetes'")],
 )
 def test_wrong_settings_are_told_in_a_sentence(tmp_path, given, sentence):
     with pytest.raises(CommandError, match=sentence):

@@ -20,12 +20,15 @@ from tests.service.executors.worlds import (
     printed,
     ray_world,
     registered_world,
+    slurm_world,
     until,
+    warm_world,
 )
 
 WORLDS = {
     "local": lambda folder: local_world(cgroups=True),
     "local-without-cgroups": lambda folder: local_world(cgroups=False),
+    "local-forked": lambda folder: warm_world(),
     "local-in-bubblewrap": lambda folder: local_world(cgroups=True, isolation="bubblewrap"),
     "local-in-landlock": lambda folder: local_world(cgroups=True, isolation="landlock"),
     "local-in-landlock-without-namespaces": lambda folder: local_world(
@@ -33,24 +36,28 @@ WORLDS = {
     ),
     "docker-on-a-recorded-engine": docker_world,
 }
-AS_THEY_ARE = [name for name in EXECUTORS if name not in ("local", "docker", "ray")]
+AS_THEY_ARE = [name for name in EXECUTORS if name not in ("local", "docker", "ray", "slurm")]
 """Executors that need nothing around them."""
 
 
-LONG = ("local-without-cgroups", "local-in-landlock", "ray")
+LONG = ("local-without-cgroups", "local-forked", "local-in-landlock", "ray", "slurm")
 """The rest says as much in less time: no cgroup in the one without namespaces, namespaces in the one of bubblewrap."""
 
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in (*WORLDS, *AS_THEY_ARE, "ray")
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in (*WORLDS, *AS_THEY_ARE, "ray", "slurm")
     ]
 )
 def world(request):
     # a unix socket's path may have 107 characters at most; pytest's folders are longer
-    with tempfile.TemporaryDirectory(prefix="finery-") as folder, ExitStack() as stack:
+    later = request.param == "slurm"  # its own processes leave a moment after the attempt's, and may still log
+    with tempfile.TemporaryDirectory(prefix="finery-", ignore_cleanup_errors=later) as folder, ExitStack() as stack:
         if request.param == "ray":
             world = ray_world(request.getfixturevalue("ray_cluster"))
+        elif request.param == "slurm":
+            world = slurm_world(request.getfixturevalue("slurm_daemons"))
         elif request.param in AS_THEY_ARE:
             world = registered_world(Path(folder), request.param)
         else:
@@ -229,7 +236,12 @@ def test_an_attempt_that_left_no_trace_cannot_start_after_it_was_looked_for(worl
 
 @pytest.mark.parametrize(
     "world",
-    ["local", "docker-on-a-recorded-engine", *AS_THEY_ARE, pytest.param("ray", marks=pytest.mark.long)],
+    [
+        "local",
+        "docker-on-a-recorded-engine",
+        *AS_THEY_ARE,
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("ray", "slurm")),
+    ],
     indirect=True,
 )
 def test_a_second_attempt_of_a_job_cannot_start_beside_the_first(world, start):

@@ -189,17 +189,17 @@ def test_each_host_of_a_cluster_isolates_what_it_runs(ray_cluster, tmp_path):
 
 
 def test_a_host_that_cannot_isolate_refuses_what_must_be(monkeypatch):
-    from service.executors import ray_keeper
+    from service.executors import parts
     from service.executors.isolation import NONE, Isolation
 
-    monkeypatch.setattr(ray_keeper, "isolation_of", lambda wanted: NONE)
+    monkeypatch.setattr(parts, "isolation_of", lambda wanted: NONE)
     with pytest.raises(ExecutorError, match="cannot isolate attempts"):
-        ray_keeper.isolation_for("auto", 1)
-    assert ray_keeper.isolation_for("none", 1) == NONE
-    monkeypatch.setattr(ray_keeper, "isolation_of", lambda wanted: Isolation("bubblewrap"))
-    monkeypatch.setattr(ray_keeper, "abi", lambda: 4)
-    assert ray_keeper.isolation_for("auto", 1).mode == "bubblewrap"
-    assert ray_keeper.isolation_for("auto", 2) == Isolation("landlock", (), 4)
-    monkeypatch.setattr(ray_keeper, "abi", lambda: 0)
+        parts.isolation_for("auto", 1)
+    assert parts.isolation_for("none", 1) == NONE
+    monkeypatch.setattr(parts, "isolation_of", lambda wanted: Isolation("bubblewrap"))
+    monkeypatch.setattr(parts, "abi", lambda: 4)
+    assert parts.isolation_for("auto", 1).mode == "bubblewrap"
+    assert parts.isolation_for("auto", 2) == Isolation("landlock", (), 4)
+    monkeypatch.setattr(parts, "abi", lambda: 0)
     with pytest.raises(ExecutorError, match="cannot isolate attempts"):
-        ray_keeper.isolation_for("auto", 2)
+        parts.isolation_for("auto", 2)

@@ -1,6 +1,8 @@
 """The executors that the contract suite runs on, each with what it needs around it."""
 
 import os
+import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +16,14 @@ from service.executors.process_tree import start_time
 from service.executors.protocol import AttemptSpec, HostCapacity, Placement, Running
 from service.executors.ray import AgentLink, RayExecutor
 from service.executors.registry import executor_of
+from service.executors.slurm import SlurmExecutor
 from service.settings import Settings
+from tests.conftest import REPOSITORY
 from tests.service.executors.engine_stand_in import EngineStandIn
 
 HOST = "here"
+PROGRAM = (sys.executable, "-m", "tests.service.executors.program")
+"""Does what the words after it say, in the interpreter that calls it."""
 
 
 class World:
@@ -29,6 +35,8 @@ class World:
         self.lose = lose
         self.host = host
         self.count = 0
+        self.before = ()
+        self.environment = {}
 
     def spec(self, folder, script, *, token=1, attempt=None, job="job-1", environment=None, secrets=None, **more):
         """An attempt that runs a shell script in `folder`/`job`."""
@@ -38,10 +46,10 @@ class World:
             attempt_id=attempt,
             job_id=job,
             fencing_token=token,
-            command=("/bin/sh", "-c", script),
+            command=(*self.before, "/bin/sh", "-c", script),
             folder=folder / job,
             record=folder / job / "attempts" / attempt,
-            environment={"PATH": os.environ["PATH"], **(environment or {})},
+            environment={"PATH": os.environ["PATH"], **self.environment, **(environment or {})},
             secrets=secrets or {},
             placements=(Placement(self.host),),
             **more,
@@ -97,6 +105,22 @@ def local_world(cgroups, isolation=NONE):
     yield World(lambda: LocalExecutor(host, cgroups=cgroups, isolation=isolation), lose)
 
 
+@contextmanager
+def warm_world():
+    """On this machine, each attempt forked from an interpreter that is warm already."""
+    host = HostCapacity(HOST, 2, 8 << 30)
+    with local_world(cgroups=False) as world, tempfile.TemporaryDirectory(prefix="finery-") as folder:
+        world.executor = LocalExecutor(host, cgroups=False, warm=1)
+        world.make = lambda: LocalExecutor(host, cgroups=False)
+        world.before, world.environment = PROGRAM, {"PYTHONPATH": str(REPOSITORY)}
+        ended(world.executor, world.executor.start(world.spec(Path(folder), "true")))
+        kept = list(world.executor._warm._kept.values())
+        until(kept[0].ready)
+        yield world
+        assert list(world.executor._warm._kept.values()) == kept
+        world.executor.close()
+
+
 def ray_world(cluster):
     """On a node of a real Ray cluster; all executors share one agent, which takes seconds to start."""
 
@@ -139,6 +163,31 @@ class RayCluster:
     def close(self):
         self.link.close()
         self.cluster.shutdown()
+
+
+def slurm_world(daemons):
+    """On a node of a real Slurm cluster."""
+
+    def lose(handle):
+        for pid in keepers(handle):
+            os.kill(pid, 9)
+        until(lambda: (Path(handle.record["record"]) / "exit.json").exists())
+
+    return World(lambda: SlurmExecutor(lease=daemons.lease, notice=5.0), lose, host="node1")
+
+
+def keepers(handle):
+    """The processes between Slurm and the launchers of an attempt."""
+    words = [b"part", str(handle.record["record"]).encode()]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().rstrip(b"\0").split(b"\0")
+        except OSError:
+            continue
+        if line[-2:] == words and b"srun" not in line[0]:
+            found.append(int(path.parent.name))
+    return found
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -36,7 +37,7 @@ from service.settings import read_settings
 from service.store.store import open_store
 from service.supervisor import Supervisor
 from tests.conftest import REPOSITORY
-from tests.service.executors.worlds import ended, printed, until
+from tests.service.executors.worlds import PROGRAM, ended, printed, until
 from tests.service.served import RECIPE, YAML, Served
 from tests.words import words_of
 
@@ -101,6 +102,43 @@ with open("/proc/self/status") as file:
 attack("a user namespace", lambda: None if ctypes.CDLL(None).unshare(0x10000000) == 0 else (_ for _ in ()).throw(PermissionError()))
 attack("mount", lambda: None if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 else (_ for _ in ()).throw(PermissionError()))
 print(json.dumps(found))
+"""
+
+
+AT_ITS_KEEPERS = """
+import ctypes, json, os, signal
+found = {}
+for name, pid in (("parent", os.getppid()), ("first", 1)):
+    for what in ("environ", "mem", "root/etc/passwd"):
+        try:
+            open(f"/proc/{pid}/{what}", "rb").read(1)
+            found[f"{name} {what}"] = "done"
+        except OSError as error:
+            found[f"{name} {what}"] = type(error).__name__
+    ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0 and found.__setitem__(f"{name} trace", "done")
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+IN_ITS_MEMORY = """
+import re, sys
+own = "a word that only " + "it has"
+found = [False, False]
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+    for line in maps:
+        first, last, rights = re.match("([0-9a-f]+)-([0-9a-f]+) (....)", line).groups()
+        if rights[0] == "r" and "[v" not in line:
+            memory.seek(int(first, 16))
+            try:
+                content = memory.read(int(last, 16) - int(first, 16))
+            except OSError:
+                continue
+            for number, word in enumerate(sys.argv[1:]):
+                found[number] |= bytes(reversed(word.encode())) in content
+            del content
+print(*found)
 """
 
 
@@ -314,26 +352,54 @@ def test_processes_outside_cannot_be_looked_into_traced_or_signalled(mode, home)
 
 
 def test_the_launcher_and_the_keeper_inside_cannot_be_looked_into_or_killed(isolated, home):
-    code = """
-import ctypes, json, os, signal
-found = {}
-for name, pid in (("parent", os.getppid()), ("first", 1)):
-    for what in ("environ", "mem", "root/etc/passwd"):
-        try:
-            open(f"/proc/{pid}/{what}", "rb").read(1)
-            found[f"{name} {what}"] = "done"
-        except OSError as error:
-            found[f"{name} {what}"] = type(error).__name__
-    ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0 and found.__setitem__(f"{name} trace", "done")
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        pass
-print(json.dumps(found))
-"""
-    end, text = run(isolated, home.spec(python(code)))
+    end, text = run(isolated, home.spec(python(AT_ITS_KEEPERS)))
     assert end == Exited(0), text
     assert "done" not in json.loads(text).values()
+
+
+def test_an_attempt_forked_from_a_warm_interpreter_is_kept_apart_as_one_in_a_new_one_is(home, monkeypatch):
+    isolation = tried("landlock")
+    if isinstance(isolation, str) or "namespaces" not in isolation.features:
+        pytest.skip(f"this machine does not isolate so: {isolation}")
+    monkeypatch.setenv("OF_THE_OPERATOR", secret := "a word that only " + "the service has")
+    executor = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), isolation=isolation, warm=1)
+    everything = {
+        "read": ["/etc/shadow", *map(str, home.files.values())],
+        "list": [str(home.home / "secrets"), "/var/log", "/home"],
+        "write": [str(home.shared), str(REPOSITORY / "service" / "settings.py")],
+        "chmod": [str(home.home)],
+        "processes": {"service": os.getpid()},
+        "tcp": {},
+        "unix": [],
+        "through": {},
+    }
+
+    def forked(code, *words):
+        spec = home.spec((*PROGRAM, "-c", code, *words), {"PYTHONPATH": str(REPOSITORY)})
+        spec = replace(spec, sandbox=replace(spec.sandbox, read=(*spec.sandbox.read, str(REPOSITORY / "tests"))))
+        handle = executor.start(spec)
+        end = ended(executor, handle)
+        return end, printed(executor, handle).decode()
+
+    try:
+        assert forked("")[0] == Exited(0)
+        kept = next(iter(executor._warm._kept.values()))
+        until(kept.ready)
+        end, text = forked(
+            ATTACKS, json.dumps(everything | {"processes": {"service": os.getpid(), "warm": kept.process.pid}})
+        )
+        assert end == Exited(0), text
+        done = {name for name, what in json.loads(text).items() if what == "done"}
+        assert done == set()
+        assert json.loads(text)["capabilities"] == "0" * 16
+        end, text = forked(AT_ITS_KEEPERS)
+        assert end == Exited(0), text
+        assert "done" not in json.loads(text).values()
+        end, text = forked(IN_ITS_MEMORY, secret[::-1], "a word that only it has"[::-1])
+        assert (end, text.split()) == (Exited(0), ["False", "True"])
+        assert list(executor._warm._kept.values()) == [kept]
+    finally:
+        executor.close()
 
 
 class Quiet(http.server.BaseHTTPRequestHandler):

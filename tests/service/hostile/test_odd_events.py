@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from pipelines.core.events import EVENTS
@@ -29,11 +29,12 @@ from service.safety.redaction import Redactor
 from service.settings import read_settings
 from service.store.store import open_store
 from service.web.sessions import COOKIE, Sessions
+from tests.covering import examples
 from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, Served
 from tests.words import words_of
 
-SETTINGS = settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = examples(16, 60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GOOD = {
     "id": 1,
     "time": "2026-11-21T10:00:00+00:00",

@@ -50,9 +50,11 @@ def test_answers_in_any_place_weigh_what_hiding_them_token_by_token_gives(model_
 
 def test_words_of_one_token_share_one_pass():
     asked, seen = reader(), []
+    requests = [asked.encode(Continuation("the film was", f" {word}")) for word in ("good", "bad", "dull")]
+    asked.likelihoods(requests)  # the first call tries whether the head may see one place alone
     forward = asked.model.forward
     asked.model.forward = lambda *given, **words: (seen.append(len(words["input_ids"])), forward(*given, **words))[1]
-    asked.likelihoods([asked.encode(Continuation("the film was", f" {word}")) for word in ("good", "bad", "dull")])
+    asked.likelihoods(requests)
     assert seen == [1]
 
 

@@ -248,3 +248,10 @@ def test_private_networks_are_refused_where_that_is_asked_for(
     with pytest.raises(StageError, match="private network"):
         one.ask([body("a")])
     assert connected == []
+
+
+def test_it_asks_where_a_loop_runs_already(tmp_path: Path) -> None:
+    async def inside() -> list[str]:
+        return [each.text for each in client(Server(echo), tmp_path).ask([body("a")])]
+
+    assert asyncio.run(inside()) == ["A"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -152,7 +154,10 @@ def test_a_broken_upload_is_tried_again(hub, tmp_path, told, monkeypatch):
 
 def test_the_time_that_the_hub_names_is_waited(hub, tmp_path, told, monkeypatch):
     waited: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", waited.append)
+    here, sleep = threading.get_ident(), time.sleep  # threads of other tests may sleep meanwhile
+    monkeypatch.setattr(
+        module.time, "sleep", lambda length: waited.append(length) if threading.get_ident() == here else sleep(length)
+    )
     hub.fail(r"repos/create", 429, Retry_After="7")
     push(tmp_path, told)
     assert waited == [7.0]

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
+from pipelines.core.network import AllReduce, NetworkMeasurement, keep_measurement
 from pipelines.runs.hardware import Device, gpu
 from pipelines.runs.planning import plan as planning
 from pipelines.runs.planning.plan import plan
@@ -91,7 +92,7 @@ def test_modules_that_learn_whole_are_those_the_opened_checkpoint_lacks(folder, 
     head = Head("sequence_classification", ("a", "b", "c"))
     lacking = open_folder(tmp_path / "pretrained", head, seed=0).finery_new_modules
     recipe = loads(RECIPE, folder=folder)
-    planner = planning._Planner(recipe, CPU, 1, "no", 1e9)
+    planner = planning.Planner(recipe, CPU, 1, "single", "no", 1e9)
     assert sorted(planner._fresh(recipe.stage("tuned"), head)) == sorted(lacking)
 
 
@@ -267,7 +268,7 @@ def test_every_objective_has_its_plan(folder, preset, objective, passes):
     recipe = loads(text, folder=folder, overrides=[f"stages.pretrain.objective={objective}"])
     block = recipe.stages[0].objective
     length, target, predicted = passes or (*block.lengths(block.raw_length(64)), block.lengths(block.raw_length(64))[1])
-    shape = planning._Planner(recipe, CPU, 1, "no", 1e9).model
+    shape = planning.Planner(recipe, CPU, 1, "single", "no", 1e9).model
     assert stage.sequence_length == length
     assert stage.target_length == (target if shape.family == "encoder-decoder" else None)
     assert stage.flops == 10 * 4 * 3 * shape.forward(block.head, length, target, predicted)
@@ -314,7 +315,7 @@ def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
     text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
     trained, evaluated = planned(folder, text=text).stages
     assert (trained.sequence_length, trained.target_length, trained.tokens) == (32, 20, ROWS * 52)
-    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).model
+    shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
     head = Head("seq2seq_lm")
     once, empty = shape.forward(head, 32, 20, 20), shape.forward(head, 32, 1, 1)
     assert trained.flops == 3 * ROWS * once
@@ -330,7 +331,7 @@ def test_mask_predict_reads_every_length_in_every_pass(folder):
     )
     text += f"  - {{stage: supervised, id: mine, task: {task}, objective: mask_predict, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
     text += "  - {stage: evaluate, generation: {iterations: 3, length_beam: 2, num_beams: 7}}\n"
-    shape = planning._Planner(loads(text, folder=folder), CPU, 1, "no", 1e9).model
+    shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
     once, empty = (shape.forward(Head("seq2seq_lm"), 32, *each) for each in ((32, 32), (1, 1)))
     assert planned(folder, text=text).stages[1].flops == ROWS * (once + 5 * (once - empty))
 
@@ -549,3 +550,78 @@ def test_a_model_that_cannot_run_without_numbers_is_estimated_by_its_weights():
     head = Head("sequence_classification", ("a", "b"))
     counts = shape.counts(head)
     assert shape.forward(head, 16, 16, 0) == 2 * 16 * (counts["total"] - 1000 * 32)
+
+
+LARGE = """
+name: large
+launch: {profile: auto, num_processes: 4, mixed_precision: no}
+model: {architecture: {preset: gpt2, num_hidden_layers: 24}}
+tokenizer: {train: byte_bpe, vocab_size: 20000}
+stages:
+  - {stage: pretrain, objective: causal_lm, datasets: [{path: text.txt}], block_size: 64, arguments: {max_steps: 10, per_device_train_batch_size: 1}}
+"""
+
+
+def chosen(folder, free, *overrides, processes=4):
+    return planning.profile_of(loads(LARGE, folder=folder, overrides=overrides), processes, "no", free)
+
+
+def test_auto_takes_the_simplest_profile_that_fits_and_says_why(folder):
+    assert chosen(folder, 1, processes=1) == ("single", "there is one process")
+    profile, why = chosen(folder, 100 * 10**9)
+    assert profile == "ddp"
+    assert why.startswith("'pretrain' needs 3.")
+    assert why.endswith("GB on each process with the whole model, of 85 GB that it may take")
+    profile, why = chosen(folder, 3 * 10**9)
+    assert profile == "fsdp2"
+    assert "of 2.55 GB that it may take, and 1." in why
+    assert why.endswith("GB with a part of it")
+    assert chosen(folder, 10**9)[1].endswith("with a part of it, which is too much as well")
+    profile, why = chosen(folder, 25 * 10**8, "stages.pretrain.arguments.optim=adafactor")
+    assert profile == "ddp"
+    assert "but cannot be divided: pretrain: is adafactor, which needs whole matrices" in why
+    assert planning.profile_of(loads(LARGE, folder=folder, overrides=["launch.profile=fsdp2"]), 4, "no") == (
+        "fsdp2",
+        "",
+    )
+
+
+def test_a_plan_names_the_profile_and_counts_a_part_of_the_weights_under_fsdp2(folder):
+    whole, divided = (
+        plan(loads(LARGE, folder=folder, overrides=[f"launch.profile={profile}"]), device=CPU)
+        for profile in ("ddp", "fsdp2")
+    )
+    assert divided.lines()[0] == "large on 2 CPU cores, 4 processes by fsdp2, precision no"
+    before, after = whole.stages[0].memory, divided.stages[0].memory
+    words = whole.stages[0].parameters["total"] * 4
+    assert after.optimizer == before.optimizer // 4
+    assert before.weights == words
+    embeddings = whole.stages[0].parameters["embeddings"] * 4
+    layer = (words - embeddings) / 24
+    assert after.weights == pytest.approx(words / 4 + embeddings + 2 * layer, rel=0.01)
+    assert after.peak < 0.6 * before.peak
+
+
+def test_a_measured_network_tells_what_communication_adds(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("FINERY_HOME", str(tmp_path / "home"))
+    processes = ("launch.num_processes=2", "stages.pretrain.arguments.global_batch_size=8")
+    text = RECIPE.replace("per_device_train_batch_size: 4", "global_batch_size: 8")
+    before = planned(folder, *processes, text=text).stages[0]
+    assert before.communication.bytes == before.trainable_parameters * 4  # 2 (n - 1) / n of the gradients
+    measured = NetworkMeasurement(1, 2, "gloo", "cpu", "2026-01-01", (AllReduce(4, 2e-3), AllReduce(10**6, 1.0)))
+    keep_measurement(measured)
+    after = planned(folder, *processes, text=text).stages[0]
+    added = before.communication.bytes / 1e6 + 1 * 1e-3  # a megabyte a second, one bucket of one hop
+    assert after.seconds - before.seconds == pytest.approx(10 * added, rel=1e-3)
+
+
+def test_how_often_each_source_of_a_mixture_is_read_is_told(folder):
+    """A third of the examples come from the file; what is embedded has no size before it is made."""
+    datasets = "[{path: text.txt, weight: 1, streaming: true}, {path: builtin/python-docs, weight: 2}]"
+    made = planned(folder, f"stages.pretrain.datasets={datasets}", "stages.pretrain.arguments={max_steps: 800}")
+    notes = made.stages[0].notes
+    stage = made.stages[0]
+    bytes_of_text = (folder / "text.txt").stat().st_size
+    epochs = stage.steps * stage.examples_per_step * (stage.sequence_length - 2) * 4 / 3 / bytes_of_text
+    assert f"about {epochs:.3g} epochs of text.txt, taking a token for 4 bytes" in notes
+    assert any(note.startswith("how long builtin/python-docs is will be known") for note in notes)

@@ -10,10 +10,11 @@ from pipelines.architectures import FineryConfig, arithmetic
 from pipelines.architectures.configuration_rules import completed
 from pipelines.core.interfaces import Head
 from pipelines.models.heads import auto_class, head_settings
-from pipelines.objectives.losses import masked_token_loss
+from pipelines.objectives.losses import token_loss
 from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
 from pipelines.runs.planning.training_memory import Step, memory
+from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.tuners.lora import LoRA
 from tests.covering import covering
 
@@ -83,7 +84,7 @@ def test_activations_are_what_autograd_keeps(design, mixed):
     head = PLAIN_HEADS[family]
     model = build(words, head)
     batch, asked = inputs(family, 4, 96, 70)
-    masked_token_loss(model, batch)  # finds out whether its head may see few positions
+    token_loss(model, batch)  # finds out whether its head may see few positions
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -97,7 +98,7 @@ def test_activations_are_what_autograd_keeps(design, mixed):
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=mixed),
     ):
-        masked_token_loss(model, batch)
+        token_loss(model, batch)
     held = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     step = Step(batch=4, length=96, target=70, predicted=asked, mixed=mixed)
     assert memory({**SIZES, **words}, head.kind, 2, step).activations == pytest.approx(held, rel=0.05)
@@ -161,11 +162,22 @@ def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
         learnt, added = adapter.by_layer, adapter.added
         model = LoRA(r=4).apply(model)
     batch, asked = inputs(family, *shape)
-    measured = peak_of_a_step(model, lambda: masked_token_loss(model, batch)[0] / 100, mixed)
+    measured = peak_of_a_step(model, lambda: token_loss(model, batch)[0] / 100, mixed)
     total = arithmetic.parameter_count({**SIZES, **words}, head.kind)["total"] + added
     step = Step(batch=shape[0], length=shape[1], target=shape[2], predicted=asked, mixed=mixed)
     predicted = memory({**SIZES, **words}, head.kind, 2, step, parameters=total, learnt=learnt)
     assert predicted.peak == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_peak_of_many_logits_is_that_of_counted_allocations(mixed):
+    words = {"family": "decoder", "norm_position": "pre", "vocab_size": 60_000}
+    head = PLAIN_HEADS["decoder"]
+    model = build(words, head)
+    batch, asked = inputs("decoder", 8, 128, 0)
+    measured = peak_of_a_step(model, lambda: token_loss(model, batch)[0] / 100, mixed)
+    step = Step(batch=8, length=128, target=0, predicted=asked, mixed=mixed)
+    assert memory({**SIZES, **words}, head.kind, 2, step).peak == pytest.approx(measured, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +259,11 @@ def test_optimizer_state_is_what_the_live_optimizer_holds(optimizer, tmp_path):
 
     head = Head("sequence_classification", ("a", "b"))
     model = build({}, head)
-    arguments = TrainingArguments(output_dir=str(tmp_path), optim=optimizer, use_cpu=True, report_to="none")
+    named = "adamw_torch_fused" if optimizer == "muon" else optimizer
+    arguments = TrainingArguments(output_dir=str(tmp_path), optim=named, use_cpu=True, report_to="none")
     live = Trainer(model=model, args=arguments).create_optimizer()
+    if optimizer == "muon":
+        live = MuonWithAdamW(model, (), 1e-3, 0.0, (0.9, 0.999), 1e-8)
     model(torch.ones(2, 8, dtype=torch.long)).logits.sum().backward()
     live.step()
     held = sum(
@@ -258,6 +273,8 @@ def test_optimizer_state_is_what_the_live_optimizer_holds(optimizer, tmp_path):
         if torch.is_tensor(value) and value.ndim
     )
     weights = sum(each.numel() for each in model.parameters())
+    if optimizer == "muon":  # half as much for the matrices of layers: what is said is the most
+        held += 4 * sum(matrix.numel() for matrix in live.moved_by_muon())
     slack = 0.15 if optimizer == "adafactor" else 0.01  # its rows and columns weigh more in so small a model
     assert held / weights == pytest.approx(training_memory.OPTIMIZER_BYTES[optimizer], abs=4 * slack)
 

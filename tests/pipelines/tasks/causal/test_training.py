@@ -16,11 +16,11 @@ from pipelines.core.load import loads
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import CompletionCollator, Completions, encode_completions, stops_of
+from pipelines.objectives.losses import token_loss
 from pipelines.tasks.causal.task import unfit
 from pipelines.tasks.causal.training import (
     CausalTraining,
     Packed,
-    completion_loss,
     named_next,
     numbered,
     pack_completions,
@@ -93,8 +93,8 @@ def test_smoothing_is_that_of_torch_on_the_answers(folder, context):
 def test_logits_are_made_for_the_learnt_tokens_only(folder, context):
     lesson, model, _, _ = prepared(folder, context)
     batch = lesson.collate([lesson.examples[at] for at in range(4)])
-    completion_loss(model, batch)  # the first call tries whether the head allows it
-    _, outputs = completion_loss(model, batch)
+    token_loss(model, batch)  # the first call tries whether the head allows it
+    _, outputs = token_loss(model, batch)
     learnt = int((batch["labels"] != -100).sum())
     assert learnt < batch["input_ids"].numel() / 2
     assert outputs.logits.shape == (1, learnt, model.config.vocab_size)
@@ -263,7 +263,7 @@ def test_the_losses_and_gradients_of_packed_and_unpacked_batches_are_equal(name)
     told = []
     for batch in batches:
         taught.zero_grad()
-        loss, _ = completion_loss(taught, batch)
+        loss, _ = token_loss(taught, batch)
         loss.backward()
         gradients = torch.cat([each.grad.flatten() for each in taught.parameters() if each.grad is not None])
         told.append((loss.item(), gradients, int((batch["labels"] != -100).sum())))

@@ -1,0 +1,92 @@
+"""The GPU's side of `make benchmark`, within one call of ten minutes on a bare host.
+
+It needs torch with CUDA and what Finery imports, and this repository: no network, no installation. Text is Python's own
+documentation, models begin from random weights. Fine-tuning and evaluation read a mirror of GLUE and RACE where
+FINERY_DATA names one (the folders glue/ and race/ of it are enough); without one they are named as not measured. What
+is left when the minutes are over is named too. The table goes to performance-gpu.md beside docs/performance.md, the
+rows as JSON lines to `--rows`, and both are written after every program, so that a call that is cut off leaves what it measured.
+
+    python benchmarks/gpu.py [--minutes 9.5] [--page PATH] [--rows PATH] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from performance import HERE, PAGE, page
+from rows import ROWS, Row
+
+PROGRAMS: dict[str, list[str]] = {
+    "causal-lm": [
+        *("pretraining.py", "--objective", "causal_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
+        *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),
+    ],
+    "masked-lm": [
+        *("pretraining.py", "--objective", "masked_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
+        *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),
+    ],
+    "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "3", "--steps", "50", "300"],
+    "fine-tuning-mrpc": ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "3", "--steps", "50", "200"],
+    "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
+}
+"""In the order of what is wanted first."""
+DATA = ("fine-tuning-minilm", "fine-tuning-mrpc", "evaluation")
+"""Programs that read a mirror."""
+
+
+def measured(words: list[str], seconds: float) -> list[Row] | str:
+    """The rows of a program, or why there are none."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        environment = {**os.environ, ROWS: str(rows), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, str(HERE / words[0]), *words[1:]]
+        try:
+            done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return "the time was over before it ended"
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            return f"failed: {said[-1] if said else done.returncode}"
+        return [Row(**json.loads(line)) for line in rows.read_text().splitlines()]
+
+
+def main() -> int:
+    """Run the programs while there is time, and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=9.5)
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--page", type=Path, default=PAGE.with_name("performance-gpu.md"))
+    parser.add_argument("--rows", type=Path)
+    given = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        print("benchmarks/gpu.py measures a GPU, and torch finds none here; `make benchmark` measures a CPU")
+        return 69  # EX_UNAVAILABLE of sysexits.h
+    end = time.monotonic() + 60 * given.minutes
+    found: dict[str, tuple[str, list[Row] | str]] = {}
+    for name in given.only:
+        words, left = PROGRAMS[name], end - time.monotonic()
+        if name in DATA and not os.environ.get("FINERY_DATA"):
+            rows: list[Row] | str = "needs a mirror of the data, which FINERY_DATA names"
+        else:
+            rows = measured(words, left) if left > 30 else "no time was left"
+        found[name] = f"python benchmarks/{' '.join(words)}", rows
+        given.page.write_text(page(found, torch.cuda.get_device_name()))
+        if given.rows is not None:
+            lines = [asdict(row) for _, each in found.values() if isinstance(each, list) for row in each]
+            given.rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(given.page.read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

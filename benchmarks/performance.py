@@ -1,0 +1,170 @@
+"""`make benchmark`: every comparison with a peer, one after another, and their table in docs/performance.md.
+
+Each program runs Finery and its peer in the same run, takes turns between them and checks that they do the same work;
+the table gives the ratio of their medians, the goal, what was equal, and the command. Rows that miss their goal stay.
+A program whose peer is not installed is named below the table with the reason. Nothing else should run meanwhile.
+
+    FINERY_DATA=<mirror> python benchmarks/performance.py [--only NAME …] [--quick] [--trl ENV/bin/python]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from rows import ROWS, Row
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "performance.md"
+PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
+    "fine-tuning-sst2": (
+        ["fine_tuning.py", "--task", "glue/sst2", "--rounds", "5", "--steps", "40", "160"],
+        ["--rounds", "2", "--steps", "20", "80"],
+    ),
+    "fine-tuning-mrpc": (
+        ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "5", "--steps", "20", "80"],
+        ["--rounds", "2", "--steps", "10", "40"],
+    ),
+    "fine-tuning-cola": (
+        ["fine_tuning.py", "--task", "glue/cola", "--rounds", "5", "--steps", "40", "160"],
+        ["--rounds", "2", "--steps", "20", "80"],
+    ),
+    "fine-tuning-minilm": (
+        ["fine_tuning.py", "--shape", "minilm", "--rounds", "5", "--steps", "10", "50"],
+        ["--rounds", "2", "--steps", "5", "20"],
+    ),
+    "causal-lm": (
+        ["pretraining.py", "--objective", "causal_lm", "--rates", "2e-3", "4e-3", "8e-3", "--rate", "8e-3"],
+        ["--minutes", "1", "--rates", "4e-3"],
+    ),
+    "masked-lm": (
+        ["pretraining.py", "--objective", "masked_lm", "--rates", "1e-3", "2e-3", "4e-3", "--rate", "8e-3"],
+        ["--minutes", "1", "--rates", "2e-3"],
+    ),
+    "vocabulary": (["vocabulary_loss.py"], ["--rounds", "1", "--steps", "1", "3"]),
+    "masked-lm-step": (["masked_lm_step.py"], ["--rounds", "3"]),
+    "evaluation": (["evaluation.py", "--rounds", "5", "--rows", "300"], ["--rounds", "2", "--rows", "150"]),
+    "dpo": (["dpo_step.py"], ["--rounds", "1", "--steps", "2", "8"]),
+    "study": (["study_cells.py"], ["--rounds", "1"]),
+    "jobs": (["service_jobs.py"], ["--rounds", "2"]),
+    "ppo": (["ppo_step.py"], ["--rounds", "1", "--steps", "3"]),
+}
+"""Name: the program with its arguments, and those that replace them for a quick look."""
+VERSIONS = ("torch", "transformers", "accelerate", "trl", "lm_eval")
+
+
+def processor() -> str:
+    """As Linux names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def measured(name: str, quick: bool, trl: str | None) -> tuple[str, list[Row] | str]:
+    """The command of a program, and its rows or why there are none."""
+    program, shorter = PROGRAMS[name]
+    again = [each for each in shorter if each.startswith("--")] if quick else []
+    words, left = [], False
+    for each in program:  # what is shorter stands in the place of what is longer
+        left = each in again or (left and not each.startswith("--"))
+        if not left:
+            words.append(each)
+    words += shorter if quick else []
+    command = f"python benchmarks/{' '.join(words)}"
+    if name == "ppo":
+        if trl is None:
+            return command, "needs --trl with the Python of an environment that has TRL 1.12.0"
+        words += ["--peer", trl]
+        command += " --peer ENV/bin/python"
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        print(f"# {command}", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [sys.executable, str(HERE / words[0]), *words[1:]],
+            env={**os.environ, ROWS: str(rows), "HF_HUB_OFFLINE": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if done.returncode:
+            return (
+                command,
+                f"failed: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}",
+            )
+        return command, [Row(**json.loads(line)) for line in rows.read_text().splitlines()]
+
+
+def table(found: dict[str, tuple[str, list[Row] | str]]) -> list[str]:
+    """The rows as Markdown."""
+    lines = [
+        "| work | peer | peer's | Finery's | ratio | goal | equal in the same run |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for _, rows in found.values():
+        for row in rows if isinstance(rows, list) else []:
+            goal = "" if row.goal is None else f"{row.goal:g}"
+            lines.append(
+                f"| {row.work} | {row.peer} | {row.theirs:.4g} {row.unit} | {row.ours:.4g} {row.unit} | {row.ratio:.2f} | {goal} | {row.equal} |"
+            )
+    return lines
+
+
+def page(found: dict[str, tuple[str, list[Row] | str]], device: str) -> str:
+    """The page on performance."""
+    import torch
+
+    installed = []
+    for name in VERSIONS:
+        try:
+            installed.append(f"{name} {version(name)}")
+        except ModuleNotFoundError:
+            continue
+    lacking = [f"- `{command}`: {rows}" for command, rows in found.values() if isinstance(rows, str)]
+    return "\n".join(
+        [
+            "# Performance",
+            "",
+            "Finery beside named peers, each pair measured in one run, taking turns; medians. A ratio above 1 means that",
+            "Finery is faster or needs less memory. Written by `make benchmark`; what was tried and did not pay is in",
+            "[experiments](experiments.md), measurements with other conditions are in [speed](results/speed.md).",
+            "",
+            f"{datetime.date.today().isoformat()}, {device}, {torch.get_num_threads()} threads, Python {platform.python_version()}, "
+            f"{', '.join(installed)}.",
+            "",
+            *table(found),
+            "",
+            "Commands:",
+            "",
+            *(f"- `{command}`" for command, rows in found.values() if isinstance(rows, list)),
+            *(["", "Not measured:", "", *lacking] if lacking else []),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Run the programs and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--quick", action="store_true", help="few steps: a look, not a measurement")
+    parser.add_argument("--trl", help="Python of an environment with TRL 1.12.0")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    found = {name: measured(name, given.quick, given.trl) for name in given.only}
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+    given.page.write_text(page(found, device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Dropout that costs a few random bits an element, for training on a CPU.
+
+torch draws a float of 24 random bits for each element, one after the other, and keeps a mask of floats; in a small
+model that is a tenth of a step. Here an element is kept or dropped by 15 bits of a generator that fills 64 at a time
+(SFC64 of PractRand, pracrand.sourceforge.net), and a kept one is scaled by the reciprocal of the probability that these
+bits give, so that the expectation is exact (Srivastava et al. 2014, "Dropout", section 10,
+jmlr.org/papers/v15/srivastava14a.html). The bits of a batch are a function of (seed, step, batch of the step), taken in
+the order in which the model asks for them: a resumed run draws those of the run that was not interrupted, and a batch
+has the same ones whichever process it falls to.
+
+On a GPU, where dropout is part of torch's kernels, and where activations are computed twice, torch's own numbers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+RESOLUTION = 1 << 15
+"""Probabilities are whole multiples of one over this."""
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers as wide as a number of so many bytes."""
+
+
+class MaskStream:
+    """The random bits of one batch at a time."""
+
+    def __init__(self) -> None:
+        self._generator: np.random.SFC64 | None = None
+
+    @contextmanager
+    def batch(self, *key: int) -> Iterator[None]:
+        """Inside the `with` block `serves` holds, and the bits are those that belong to `key`, numbers from 0 on."""
+        self._generator = np.random.SFC64(key)
+        try:
+            yield
+        finally:
+            self._generator = None
+
+    def serves(self, values: Tensor, p: float) -> bool:
+        """Whether a batch is open, and p, to the nearest 1 / RESOLUTION, leaves something to draw."""
+        return self._generator is not None and values.device.type == "cpu" and 0 < round(p * RESOLUTION) < RESOLUTION
+
+    def dropped(self, values: Tensor, p: float) -> Tensor:
+        """`values` (…,) of which each is 0 with probability p, to the nearest 1 / RESOLUTION, and scaled up otherwise.
+
+        To be called only where `serves` holds.
+        """
+        assert self._generator is not None
+        share = round(p * RESOLUTION)
+        words = self._generator.random_raw(-(-values.numel() // 4))
+        bits = torch.from_numpy(words.view(np.int16))[: values.numel()].view(values.shape)
+        # With the sign bit set they are uniform over -32768 … -1, and `share` of these no longer negative once `share`
+        # is added; shifted, the sign is -1, which is all ones, for what is kept.
+        kept = bits.bitwise_or_(-RESOLUTION).add_(share).bitwise_right_shift_(15)
+        dropped: Tensor = _Masked.apply(values, kept, RESOLUTION / (RESOLUTION - share))
+        return dropped
+
+
+class _Masked(torch.autograd.Function):
+    """values (…,) · scale where `kept` (…,) int16 is all ones, 0 where it is 0."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: Tensor, kept: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale  # type: ignore[attr-defined]
+        return _masked(values, kept, scale)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _masked(gradient, ctx.saved_tensors[0], ctx.scale), None, None
+
+
+def _masked(values: Tensor, kept: Tensor, scale: float) -> Tensor:
+    scaled = values * scale
+    words = _WORDS[scaled.element_size()]
+    scaled.view(words).bitwise_and_(kept.to(words))
+    return scaled
+
+
+@contextmanager
+def few_bits() -> Iterator[MaskStream]:
+    """Inside the `with` block torch.nn.functional.dropout, which dropout modules and attention call, takes its masks
+    from the stream wherever that serves."""
+    masks, plain = MaskStream(), torch.nn.functional.dropout
+
+    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if training and not inplace and masks.serves(input, p):
+            return masks.dropped(input, p)
+        return plain(input, p, training, inplace)
+
+    torch.nn.functional.dropout = dropout
+    try:
+        yield masks
+    finally:
+        torch.nn.functional.dropout = plain

@@ -1,0 +1,334 @@
+"""The profile `fsdp2`: weights, gradients and optimizer state divided among the processes, on CPUs and GPUs alike.
+
+torch's `fully_shard` (Zhao et al. 2023, "PyTorch FSDP", arxiv.org/abs/2304.11277, in its second form) cuts every weight
+along its first dimension. A layer is gathered before it computes and given up behind it; the rest of the model, with
+embeddings that are tied to the output, is one group that stays whole between a forward pass and its backward pass.
+
+accelerate is not asked: its FSDP plugin becomes DistributedDataParallel on a CPU without a word. The Trainer is told
+that the model owns its placement, as it is of models that `from_pretrained` divides.
+
+Checkpoints are those of one process: whatever the profile and the number of processes that wrote one, any other goes on
+from it. Weights are gathered on the first process, in its main memory; the optimizer's tensors one at a time into a
+file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from transformers import PreTrainedModel
+
+from pipelines.core.errors import IncompatibleError
+from pipelines.core.interfaces import World
+from pipelines.models import first_token, log_probabilities
+
+OPTIMIZER = "optimizer.safetensors"
+"""The optimizer's state in a checkpoint that sharded processes wrote; one process writes `optimizer.pt`."""
+GROUPS = "param_groups"
+
+
+# -- dividing a model --------------------------------------------------------------------------------------------------
+
+
+def shard(model: nn.Module, device: torch.device, processes: int) -> None:
+    """Divide the weights of `model`, in place, among the processes; `device` is where they compute.
+
+    Each layer of a stack is a group of its own, and so is what remains. A model of several parts that are asked one by
+    one names them by `parts_asked_alone()`. Raises IncompatibleError for a weight that cannot be divided.
+    """
+    for name, weight in model.named_parameters():
+        if weight.ndim == 0 or not (weight.is_floating_point() or weight.is_complex()):
+            kind = "a single number" if weight.ndim == 0 else f"packed as {weight.dtype}"
+            raise IncompatibleError(f"the weight {name} is {kind}, which fsdp2 cannot divide; use the profile ddp")
+    mesh = init_device_mesh(device.type, (processes,))
+    for part in model.parts_asked_alone() if hasattr(model, "parts_asked_alone") else [model]:
+        try_heads(part)
+        for layer in layers_of(part):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(part, mesh=mesh)
+        if hasattr(part, "generate"):  # PEFT's asks the model inside, not itself
+            register_fsdp_forward_method(part, "generate")
+    for each in (model, *model.modules()):
+        if each is model or isinstance(each, PreTrainedModel):  # generation goes on until every process is done
+            each._is_fsdp_managed_module = True
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of the outermost stacks of `model` whose weights are nobody else's.
+
+    A stack is a list of modules of one kind that are called. Weights of two groups would be gathered by one of them
+    only: layers that share some with others, or with what is no layer, stay with the rest.
+    """
+    found: list[nn.Module] = []
+
+    def look(module: nn.Module) -> None:
+        for child in module.children():
+            if isinstance(child, nn.ModuleList) and _is_stack(child):
+                found.extend(child)
+            else:
+                look(child)
+
+    look(model)
+    layers = list(dict.fromkeys(found))
+    owners: dict[int, set[int]] = {}
+    for place, layer in enumerate(layers):
+        for weight in layer.parameters():
+            owners.setdefault(id(weight), set()).add(place)
+
+    def look_beside(module: nn.Module) -> None:
+        if module not in owned:
+            for weight in module.parameters(recurse=False):
+                owners.setdefault(id(weight), set()).add(-1)
+            for child in module.children():
+                look_beside(child)
+
+    owned = set(layers)
+    look_beside(model)
+    return [layer for layer in layers if all(len(owners[id(weight)]) == 1 for weight in layer.parameters())]
+
+
+def _is_stack(modules: nn.ModuleList) -> bool:
+    kinds = {type(each) for each in modules}
+    return (
+        len(kinds) == 1
+        and next(iter(kinds)).forward is not nn.Module.forward
+        and any(True for _ in modules.parameters())
+    )
+
+
+def try_heads(model: nn.Module) -> None:
+    """Find out now what a first batch would: whether heads look at one place at a time, or at the first token alone.
+
+    That is tried on the model without its wrappers, which sharded weights do not answer.
+    """
+    modules = {module: None for whole in (model, *getattr(model, "sharing", ())) for module in whole.modules()}
+    for bare in [each for each in modules if isinstance(each, PreTrainedModel) and each.base_model is not each]:
+        try:
+            words = bare.get_input_embeddings().weight
+            ids = (torch.arange(16, device=words.device).reshape(2, 8) * 7 + 3) % len(words)
+        except (AttributeError, NotImplementedError):
+            continue
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if bare.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids.clone()
+        wanted = torch.zeros_like(ids, dtype=torch.bool)
+        wanted[:, 2:5] = True
+        if log_probabilities.output_layer(bare) is not None:
+            log_probabilities.output_is_last(bare, inputs, wanted)
+            log_probabilities.narrowing_is_exact(bare, inputs, wanted)
+        elif (layer := first_token.last_layer(bare)) is not None:
+            first_token.reads_first_token(bare, layer, inputs)
+
+
+def elements(model: nn.Module) -> tuple[int, int]:
+    """(numbers of the weights that this process holds, numbers of the whole model's weights)."""
+    weights = list(model.parameters())
+    held = [getattr(weight, "ds_tensor", None) for weight in weights]  # DeepSpeed's part; `ds_numel` is of all
+    return (
+        sum((local(weight) if own is None else own).numel() for weight, own in zip(weights, held, strict=True)),
+        sum(weight.numel() if own is None else weight.ds_numel for weight, own in zip(weights, held, strict=True)),
+    )
+
+
+def local(weight: Tensor) -> Tensor:
+    """This process's part of a weight, or the weight where it is whole."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def whole(weight: Tensor) -> Tensor:
+    """A small weight, of all processes' parts. Called on every process."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether any part of `model` was divided."""
+    return any(isinstance(each, FSDPModule) for each in model.modules())
+
+
+# -- the whole model, on one process -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def gathered(*models: nn.Module, world: World, write_back: bool = False) -> Iterator[None]:
+    """Inside the `with` block the first process holds whole models in its main memory, of their own classes, as if they
+    had never been divided; those of the others have no numbers. Called on every process.
+
+    With `write_back` every process takes its part of what the first one's weights have become. Weights are gathered one
+    at a time, so that no device holds more than one beside its own part.
+    """
+    together = nn.ModuleList(models)
+    if any(hasattr(weight, "ds_id") for weight in together.parameters()):  # divided by DeepSpeed's third stage
+        with deepspeed_gathered(list(together.parameters())):
+            yield
+        return
+    wrapped = [(each, type(each)) for each in together.modules() if isinstance(each, FSDPModule)]
+    for each, _ in wrapped:
+        each.reshard()  # after a pass without gradients the last group is still whole
+    places = [
+        (module, name, weight)
+        for module in together.modules()
+        for name, weight in module._parameters.items()
+        if isinstance(weight, DTensor)
+    ]
+    full: dict[int, nn.Parameter] = {}
+    for _, _, weight in places:
+        if id(weight) not in full:
+            full[id(weight)] = _on_the_first(weight, world)
+    hooks = {module: module._load_state_dict_post_hooks for module, _, _ in places}  # which expect divided weights
+    for module, name, weight in places:
+        module._parameters[name] = full[id(weight)]
+        module._load_state_dict_post_hooks = OrderedDict()
+    for each, kind in wrapped:
+        each.__class__ = kind.__bases__[1]  # fully_shard made a class of (FSDPModule, the model's own)
+    try:
+        yield
+    finally:
+        for each, kind in wrapped:
+            each.__class__ = kind
+        for module, name, weight in places:
+            module._parameters[name] = weight
+            module._load_state_dict_post_hooks = hooks[module]
+    if write_back:
+        for weight in {id(weight): weight for _, _, weight in places}.values():
+            _take(weight, full[id(weight)], world)
+
+
+def deepspeed_gathered(weights: list[nn.Parameter]) -> AbstractContextManager[None]:
+    """Inside the `with` block every process has whole weights: DeepSpeed has no way to gather them on one."""
+    import deepspeed  # type: ignore[import-not-found, unused-ignore]
+
+    whole_weights: AbstractContextManager[None] = deepspeed.zero.GatheredParameters(weights)
+    return whole_weights
+
+
+def _on_the_first(weight: DTensor, world: World) -> nn.Parameter:
+    full = whole(weight.detach())
+    kept = full.cpu().clone() if world.is_main else torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+    return nn.Parameter(kept, requires_grad=weight.requires_grad)
+
+
+@torch.no_grad()
+def _take(weight: DTensor, full: nn.Parameter, world: World) -> None:
+    """This process's part of the first one's `full` into `weight`."""
+    device = weight.to_local().device
+    sent = full.detach().to(device) if world.is_main else torch.empty(weight.shape, dtype=weight.dtype, device=device)
+    torch.distributed.broadcast(sent, src=0)
+    weight.to_local().copy_(part_of(sent, weight))
+
+
+def part_of(full: Tensor, like: DTensor) -> Tensor:
+    """The part of `full` that this process holds of `like`: rows, divided as torch.chunk divides them."""
+    mesh, (placement,) = like.device_mesh, like.placements
+    chunks = full.chunk(mesh.size(), dim=placement.dim)  # type: ignore[attr-defined]
+    here = mesh.get_local_rank()
+    return chunks[here] if here < len(chunks) else full.narrow(placement.dim, 0, 0)  # type: ignore[attr-defined]
+
+
+# -- the optimizer's state ---------------------------------------------------------------------------------------------
+
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types of numbers by their names in a safetensors file (github.com/huggingface/safetensors, section Format)."""
+
+
+def write_optimizer(optimizer: Optimizer, folder: Path, world: World) -> None:
+    """Write the whole state of an optimizer of sharded weights into a checkpoint, one gathered tensor at a time.
+    Called on every process; the first one writes."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"{place}.{name}": value
+        for place, values in state["state"].items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+    others = {
+        str(place): {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+        for place, values in state["state"].items()
+    }
+    header: dict[str, Any] = {"__metadata__": {GROUPS: json.dumps(state[GROUPS]), "others": json.dumps(others)}}
+    start = 0
+    for name, value in tensors.items():
+        end = start + value.numel() * value.element_size()
+        header[name] = {"dtype": TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+        start = end
+    if world.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / OPTIMIZER, "wb") if world.is_main else nullcontext() as file:
+        if file is not None:
+            file.write(len(text).to_bytes(8, "little") + text)
+        for value in tensors.values():
+            full = whole(value)
+            if file is not None:
+                file.write(full.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def read_optimizer(optimizer: Optimizer, folder: Path) -> None:
+    """Take back the state that a checkpoint has, whichever profile wrote it. A sharded weight takes its own part of
+    each tensor, of a file that is mapped and not read."""
+    written = folder / OPTIMIZER
+    if written.is_file():
+        with safe_open(str(written), framework="pt") as file:
+            about = file.metadata()
+            state: dict[int, dict[str, Any]] = {
+                int(key): dict(rest) for key, rest in json.loads(about["others"]).items()
+            }
+            groups = json.loads(about[GROUPS])
+            weights = _weights_by_place(optimizer, groups)
+            for name in file.keys():  # noqa: SIM118
+                place, _, key = name.partition(".")
+                state[int(place)][key] = _like(file.get_tensor(name), weights[int(place)])
+    else:
+        stored = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
+        groups = stored[GROUPS]
+        weights = _weights_by_place(optimizer, groups)
+        state = {
+            place: {
+                key: _like(value, weights[place]) if isinstance(value, Tensor) else value
+                for key, value in values.items()
+            }
+            for place, values in stored["state"].items()
+        }
+    optimizer.load_state_dict({"state": state, GROUPS: groups})
+
+
+def _weights_by_place(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> dict[int, Tensor]:
+    return {
+        place: weight
+        for stored, group in zip(groups, optimizer.param_groups, strict=True)
+        for place, weight in zip(stored["params"], group["params"], strict=True)
+    }
+
+
+def _like(value: Tensor, weight: Tensor) -> Tensor:
+    """A number of the state as the weight needs it: what has the weight's shape is divided as it is."""
+    if not isinstance(weight, DTensor) or value.shape != weight.shape:
+        return value
+    part = part_of(value, weight).to(weight.to_local().device).clone()
+    return DTensor.from_local(
+        part, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+    )

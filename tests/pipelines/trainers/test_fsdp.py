@@ -1,0 +1,187 @@
+"""What is a group of its own when a model is divided, what is refused, and what a checkpoint says of an optimizer."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from pipelines.core.errors import IncompatibleError, RecipeError
+from pipelines.core.interfaces import World
+from pipelines.core.load import loads
+from pipelines.trainers import fsdp
+
+
+class Layer(nn.Module):
+    def __init__(self, inner: nn.Linear | None = None) -> None:
+        super().__init__()
+        self.inner = inner or nn.Linear(4, 4)
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.inner(states)
+
+
+class Model(nn.Module):
+    def __init__(self, layers: list[Layer], heads: int = 0) -> None:
+        super().__init__()
+        self.body = nn.ModuleDict({"layers": nn.ModuleList(layers)})
+        self.heads = nn.ModuleList(nn.ModuleDict({"out": nn.Linear(4, 2)}) for _ in range(heads))
+
+
+def test_each_layer_of_the_outermost_stacks_is_a_group() -> None:
+    layers = [Layer(), Layer()]
+    assert fsdp.layers_of(Model(layers, heads=2)) == layers  # not what is inside of them, nor dictionaries of heads
+
+
+def test_layers_that_share_weights_stay_with_the_rest() -> None:
+    shared = nn.Linear(4, 4)
+    alone = Layer()
+    assert fsdp.layers_of(Model([Layer(shared), Layer(shared), alone])) == [alone]
+    model = Model([first := Layer(), alone])
+    model.tied = first.inner
+    assert fsdp.layers_of(model) == [alone]
+    repeated = Layer()
+    assert fsdp.layers_of(Model([repeated, repeated])) == [repeated]  # one layer, asked twice
+
+
+@pytest.mark.parametrize(
+    "weight", [nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(3, dtype=torch.uint8), False)]
+)
+def test_a_weight_that_cannot_be_divided_is_refused(weight: nn.Parameter) -> None:
+    model = nn.Linear(2, 2)
+    model.odd = weight
+    with pytest.raises(
+        IncompatibleError, match=r"the weight odd is .*, which fsdp2 cannot divide; use the profile ddp"
+    ):
+        fsdp.shard(model, torch.device("cpu"), 2)
+
+
+def stepped(kind: type[torch.optim.Optimizer], **words: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    optimizer = kind(
+        [{"params": model[0].parameters(), "weight_decay": 0.1}, {"params": model[1].parameters()}], **words
+    )
+    for _ in range(2):
+        model(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (torch.optim.AdamW, {"lr": 0.1, "fused": True}),
+        (torch.optim.SGD, {"lr": 0.1}),
+        (torch.optim.Adagrad, {"lr": 0.1}),
+        (torch.optim.RMSprop, {"lr": 0.1}),
+    ],
+)
+def test_an_optimizer_s_state_comes_back_from_its_file(
+    kind: type[torch.optim.Optimizer], words: dict[str, Any], tmp_path: Path
+) -> None:
+    _, optimizer = stepped(kind, **words)
+    fsdp.write_optimizer(optimizer, tmp_path, World())
+    tensors = load_file(str(tmp_path / fsdp.OPTIMIZER))  # which any reader of the format reads
+    state = optimizer.state_dict()
+    assert set(tensors) == {
+        f"{place}.{name}"
+        for place, values in state["state"].items()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    _, fresh = stepped(kind, **words)
+    for group in fresh.param_groups:
+        group["lr"] = 7.0
+    fresh.state.clear()
+    fsdp.read_optimizer(fresh, tmp_path)
+    found = fresh.state_dict()
+    assert found["param_groups"] == [
+        {**group, "betas": list(group["betas"])} if "betas" in group else group for group in state["param_groups"]
+    ]
+    torch.testing.assert_close(found["state"], state["state"])
+
+
+RECIPE = """\
+name: divided
+launch: {profile: fsdp2, num_processes: 2}
+model: {architecture: {preset: bert-tiny}}
+stages:
+  - {stage: pretrain, datasets: [{path: builtin/python-docs}]}
+  - {stage: supervised, task: builtin/python-docs}
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "mistake"),
+    [
+        ("stages.pretrain.arguments.optim=muon", "arguments.optim: is muon, which needs whole matrices"),
+        ("stages.pretrain.arguments.torch_compile=true", "is true, which is not offered with the profile fsdp2"),
+        ("stages.supervised.tuner={name: full, gradual_unfreezing: true}", "is full with gradual_unfreezing, which"),
+        ("stages.supervised.tuner=qlora", "is qlora, whose packed weights fsdp2 cannot divide"),
+    ],
+)
+def test_what_divided_weights_cannot_do_is_said_before_anything_loads(override: str, mistake: str) -> None:
+    loads(RECIPE.replace("fsdp2", "ddp"), overrides=[override])
+    with pytest.raises(RecipeError) as raised:
+        loads(RECIPE, overrides=[override])
+    assert mistake in str(raised.value)
+
+
+MEASURED = """
+import sys
+import torch
+import torch.distributed
+from torch.distributed._tools.mem_tracker import MemTracker
+from transformers import BertConfig, BertForSequenceClassification
+from pipelines.trainers import fsdp
+rank, port = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+words = dict(hidden_size=128, intermediate_size=512, num_attention_heads=4, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+model = BertForSequenceClassification(BertConfig(vocab_size=256, num_hidden_layers=8, max_position_embeddings=32, **words))
+whole = sum(each.numel() for each in model.parameters()) * 4
+layer = sum(each.numel() for each in model.bert.encoder.layer[0].parameters()) * 4
+rest = whole - 8 * layer
+fsdp.shard(model, torch.device("cpu"), 2)
+assert fsdp.elements(model)[1] * 4 == whole
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+tracker = MemTracker()
+tracker.track_external(model, optimizer)
+with tracker:
+    for step in range(2):
+        model(input_ids=torch.arange(8)[None], labels=torch.zeros(1, dtype=torch.long)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            tracker.reset_mod_stats()
+peak = {str(kind): held for kind, held in tracker.get_tracker_snapshot("peak")[torch.device("cpu")].items()}
+kinds = {kind.rpartition(".")[2]: held for kind, held in peak.items()}
+assert kinds["PARAM"] <= whole / 2 + layer + rest + 4096, (kinds, whole, layer, rest)
+assert kinds["OPT"] <= whole + 4096, (kinds, whole)
+assert kinds["Total"] <= 4 * whole / 2 + 3 * layer + 2 * rest + kinds["ACT"] + kinds["BUFFER"] + 8192, (kinds, whole, layer, rest)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_a_process_holds_its_part_and_what_is_whole_at_once() -> None:
+    """Weights, gradients and two moments: a half of each, and beside it three layers and twice what is in none."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = [
+        subprocess.Popen([sys.executable, "-c", MEASURED, str(rank), port], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for child in children:
+        _, wrong = child.communicate(timeout=300)
+        assert child.returncode == 0, wrong[-2000:]
