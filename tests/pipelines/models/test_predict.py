@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import copy
 import threading
 
 import numpy as np
@@ -86,10 +87,14 @@ def together(world_size: int, work) -> list:
 def test_many_processes_give_the_same_bits_as_one(classifier, tokenizer, sentences, world_size):
     model, computed = classifier(), []
     alone = predict(model, tokenizer, sentences, 32, batch_size=4)
-    model.register_forward_hook(lambda module, inputs, outputs: computed.append(len(outputs.logits)))
+    models = [copy.deepcopy(model) for _ in range(world_size)]  # a process has a model of its own
+    for model in models:
+        model.register_forward_hook(lambda module, inputs, outputs: computed.append(len(outputs.logits)))
     every = together(
         world_size,
-        lambda world, gather: predict(model, tokenizer, sentences, 32, world=world, gather=gather, batch_size=4),
+        lambda world, gather: predict(
+            models[world.rank], tokenizer, sentences, 32, world=world, gather=gather, batch_size=4
+        ),
     )
     for logits in every:
         np.testing.assert_array_equal(logits, alone)
