@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
-import copy
 import threading
 
 import numpy as np
