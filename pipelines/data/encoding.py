@@ -123,6 +123,46 @@ def encode(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> E
     )
 
 
+def read_part(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> Rows:
+    """`rows` with each text ended where `encode` ends it: what a model of so many tokens reads, as text.
+
+    Rows of several texts other than a pair stay as they are. Without offsets the kept tokens are decoded, which may
+    change spaces and case.
+    """
+    if type(rows) is not Rows:
+        return rows
+    texts, pairs = list(rows.texts), None if rows.pairs is None else list(rows.pairs)
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    with settings_kept(tokenizer):
+        for start in range(0, len(rows), CHUNK):
+            batch = tokenizer(
+                texts[start : start + CHUNK],
+                None if pairs is None else pairs[start : start + CHUNK],
+                truncation=True,
+                max_length=max_length,
+                padding=False,
+                return_token_type_ids=False,
+                return_attention_mask=False,
+                verbose=False,
+            )
+            for place, ids in enumerate(batch["input_ids"], start=start):
+                if not fast:
+                    if pairs is None and len(ids) == max_length:
+                        texts[place] = tokenizer.decode(ids, skip_special_tokens=True)
+                    continue
+                encoding = batch.encodings[place - start]
+                if not encoding.overflowing:
+                    continue
+                ends = [0, 0]
+                for (_, end), sequence in zip(encoding.offsets, encoding.sequence_ids, strict=True):
+                    if sequence is not None:
+                        ends[sequence] = max(ends[sequence], end)
+                texts[place] = texts[place][: ends[0]]
+                if pairs is not None:
+                    pairs[place] = pairs[place][: ends[1]]
+    return replace(rows, texts=texts, pairs=pairs)
+
+
 @contextmanager
 def settings_kept(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
     """A fast tokenizer remembers how it was last told to truncate, and would save that with itself."""

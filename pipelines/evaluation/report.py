@@ -12,6 +12,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.files import whole_file, write_json
 from pipelines.core.interfaces import Context, Task
 from pipelines.core.scores import percent_metrics, score_names
+from pipelines.data.encoding import read_part
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
@@ -53,7 +54,7 @@ class Report:
                 scores |= {f"{name}{each.suffix}": value for name, value in split_scores.items()}
                 ranges |= {f"{name}{each.suffix}": value for name, value in split_ranges.items()}
             self.metrics[choice.name] = scores
-        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled])
+        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled], answers.max_length)
         self.predicted += predicted
         self.details[choice.name] = {
             "model": choice.model,
@@ -128,9 +129,9 @@ class Report:
                 self.context.events.emit("warning", message=warning)
 
     def _guess(
-        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions]
+        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions], max_length: int
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-        """The baselines, fitted on the rows that the model was fine-tuned on."""
+        """The baselines, fitted on the rows that the model was fine-tuned on, reading no more tokens than it does."""
         if not labelled or not self.baselines:
             return {}, {name: "the benchmark has no public labels" for name in self.baselines if not labelled}
         try:
@@ -139,7 +140,9 @@ class Report:
             if getattr(task, "trained_by", None) is None:
                 raise
             return {}, dict.fromkeys(self.baselines, str(error))
-        splits = {each.suffix: each.rows for each in labelled}
+        tokenizer = self.context.open_tokenizer(choice.model)
+        train = read_part(tokenizer, train, max_length)
+        splits = {each.suffix: read_part(tokenizer, each.rows, max_length) for each in labelled}
         return score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
 
     def _warn(

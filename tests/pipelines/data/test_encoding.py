@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.core.interfaces import Rows
 from pipelines.data import encoding
-from pipelines.data.encoding import Columns, PartedColumns, collate, encode, encode_pairs
+from pipelines.data.encoding import Columns, PartedColumns, collate, encode, encode_pairs, read_part
 from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
 
@@ -115,6 +115,21 @@ def test_truncation_is_counted_alike_without_the_fast_backend(tokenizer: Any):
     fast = encoding._count_truncated(tokenizer, batch, texts, pairs, 12)
     batch._encodings = None
     assert encoding._count_truncated(tokenizer, batch, texts, pairs, 12) == fast > 0
+
+
+@pytest.mark.parametrize("max_length", [4, 5, 7, 30])
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_part_that_is_read_has_the_same_tokens_and_nothing_more(tokenizer: Any, paired: bool, max_length: int):
+    texts = ["the cat saw the dog and ran on", "dog", ""]
+    rows = Rows(texts, texts[::-1] if paired else None, [0, 1, 0], [0, 1, 2])
+    part = read_part(tokenizer, rows, max_length)
+    whole, kept = (encode(tokenizer, each, max_length) for each in (rows, part))
+    assert kept.input_ids == whole.input_ids
+    assert kept.truncated == 0
+    assert part.labels == rows.labels and list(part.index) == [0, 1, 2]
+    assert all(text.startswith(shown) for text, shown in zip(rows.texts, part.texts, strict=True))
+    if max_length == 30:
+        assert part == rows
 
 
 def test_encoding_leaves_the_tokenizer_as_it_was(tokenizer: Any):
