@@ -1,12 +1,14 @@
-"""Positions × norms × attention scoring, at equal parameters and tokens, several seeds: which choice matters?
+"""Positions × norms × attention scoring × initial weights, at equal parameters and tokens: which choice matters?
 
 Every cell is a small decoder pretrained with a causal LM on `english_novels` and scored in bits per byte on held-out
-novels, beside a bigram model over the same tokens. Cells differ in `position`, `norm_position` and `attention_scoring`; the
-feed-forward width is chosen so that each has as many weights as the reference, as nearly as whole numbers allow. Seeds
-change the initial weights and the order of the text; vocabulary, text, steps and learning rate are the same for all. A
+novels, beside a bigram model over the same tokens. Cells differ in `position`, `norm_position`, `attention_scoring` and
+initial weights; the feed-forward width is chosen so that each has as many weights as the reference, as nearly as whole
+numbers allow. Initial weights are `normal` (all of them 0.02), `wide words` (the same but word embeddings of
+hidden_size^-0.5, Vaswani et al. 2017's, so that sines of 0.7 do not drown them) or `xavier_uniform`. Seeds change the initial weights and the order of the text; vocabulary, text, steps and learning rate are the same for all. A
 stopped study goes on where it was.
 
     FINERY_DATA=<mirror> python benchmarks/designs.py --out designs.jsonl [--seeds 1 2 3] [--steps 200]
+        [--attention_scoring …] [--initial_weights …]             # some choices of a factor alone
     python benchmarks/designs.py --out designs.jsonl --table          # as Markdown
 
 The noise floor is the pooled standard deviation over the seeds of a cell. A main effect is the mean over all cells with a
@@ -35,8 +37,16 @@ from transformers import get_linear_schedule_with_warmup
 POSITIONS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative")
 NORMS = ("post", "pre", "sandwich")
 SCORINGS = ("scaled_dot_product", "dot_product", "general", "additive", "cosine")
-FACTORS = {"position": POSITIONS, "norm_position": NORMS, "attention_scoring": SCORINGS}
+WEIGHTS = ("normal", "wide words", "xavier_uniform")
+FACTORS = {
+    "position": POSITIONS,
+    "norm_position": NORMS,
+    "attention_scoring": SCORINGS,
+    "initial_weights": WEIGHTS,
+}
 REFERENCE = {"position": "rotary", "norm_position": "pre", "attention_scoring": "scaled_dot_product"}
+DEFAULT = {"initial_weights": "normal"}
+"""The choice of lines that were written before their factor was."""
 
 SHAPE: dict[str, Any] = {
     "family": "decoder",
@@ -63,6 +73,8 @@ def shape(choice: dict[str, str]) -> dict[str, Any]:
 
     goal = count({**SHAPE, **REFERENCE})
     words = {**SHAPE, **choice}
+    start = words.pop("initial_weights", "normal")
+    words["initializer"] = "normal" if start == "wide words" else start
     each = count({**words, "intermediate_size": 2}) - count({**words, "intermediate_size": 1})
     words["intermediate_size"] += round((goal - count(words)) / each)
     return words
@@ -111,6 +123,8 @@ def train(text: Text, choice: dict[str, str], seed: int, steps: int) -> dict[str
     torch.manual_seed(seed)
     words = shape(choice) | {"vocab_size": VOCABULARY, "pad_token_id": text.tokenizer.pad_token_id}
     model = FineryForCausalLM._from_config(FineryConfig(**words), attn_implementation="eager")
+    if choice["initial_weights"] == "wide words":
+        torch.nn.init.normal_(model.get_input_embeddings().weight, std=SHAPE["hidden_size"] ** -0.5)
     objective = CausalLM()
     collate = objective.collate(text.tokenizer, seed, model.config)
     decayed = [weight for weight in model.parameters() if weight.ndim > 1]
@@ -147,8 +161,8 @@ def train(text: Text, choice: dict[str, str], seed: int, steps: int) -> dict[str
     return {"bits_per_byte": total / math.log(2) / text.bytes, "parameters": weights, "seconds": round(seconds, 2)}
 
 
-def measure(out: Path, seeds: Iterable[int], steps: int) -> None:
-    """Run every cell that `out` does not hold yet; one JSON line each."""
+def measure(out: Path, seeds: Iterable[int], steps: int, factors: dict[str, tuple[str, ...]]) -> None:
+    """Run every cell of `factors` that `out` does not hold yet; one JSON line each."""
     known = {(*(line[factor] for factor in FACTORS), line["seed"]) for line in read(out)}
     with tempfile.TemporaryDirectory() as place:
         text = Text(Path(place))
@@ -156,7 +170,7 @@ def measure(out: Path, seeds: Iterable[int], steps: int) -> None:
             raise SystemExit(
                 f"{steps} steps need {steps * BATCH} blocks, and the text has {len(text.train)}: fewer --steps"
             )
-        cells = [(seed, cell) for seed in seeds for cell in itertools.product(*FACTORS.values())]
+        cells = [(seed, cell) for seed in seeds for cell in itertools.product(*factors.values())]
         for number, (seed, cell) in enumerate(cells, start=1):
             if (*cell, seed) in known:
                 continue
@@ -174,7 +188,7 @@ def measure(out: Path, seeds: Iterable[int], steps: int) -> None:
 
 def read(out: Path) -> list[dict[str, Any]]:
     """The lines measured so far."""
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return [DEFAULT | json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def table(lines: list[dict[str, Any]]) -> str:
@@ -195,6 +209,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         f"unigram {good[0]['unigram']:.3f}."
     ]
     for factor, choices in FACTORS.items():
+        if len({line[factor] for line in good}) == 1:
+            continue
         text += [
             "",
             f"| {factor} | bits per byte, mean | ± standard error | runs | seconds a run |",
@@ -214,10 +230,11 @@ def table(lines: list[dict[str, Any]]) -> str:
                 )
             )
         text += [row for _, row in sorted(rows)]
-    for first, second in itertools.combinations(FACTORS, 2):
+    varied = [factor for factor in FACTORS if len({line[factor] for line in good}) > 1]
+    for first, second in itertools.combinations(varied, 2):
         text += [
             "",
-            f"{first} × {second}, mean over seeds and the third factor:",
+            f"{first} × {second}, mean over seeds and the other factors:",
             "",
             f"| | {' | '.join(FACTORS[second])} |",
             "|---" * (len(FACTORS[second]) + 1) + "|",
@@ -229,9 +246,11 @@ def table(lines: list[dict[str, Any]]) -> str:
                 means.append(f"{statistics.mean(scores):.3f}" if scores else "–")
             text.append(f"| {one} | {' | '.join(means)} |")
     text += ["", "Every cell, mean over seeds and, in brackets, lowest to highest:", ""]
-    text += [f"| position · norm_position | {' | '.join(SCORINGS)} |", "|---" * (len(SCORINGS) + 1) + "|"]
+    columns = sorted({cell[2:] for cell in cells}, key=lambda pair: [(*SCORINGS, *WEIGHTS).index(each) for each in pair])
+    shown = [" · ".join(column) for column in columns]
+    text += [f"| position · norm_position | {' | '.join(shown)} |", "|---" * (len(columns) + 1) + "|"]
     for position, norm in itertools.product(POSITIONS, NORMS):
-        found = [cells.get((position, norm, scoring), []) for scoring in SCORINGS]
+        found = [cells.get((position, norm, *column), []) for column in columns]
         text.append(f"| {position} · {norm} | {' | '.join(in_brackets(scores) for scores in found)} |")
     return "\n".join(text)
 
@@ -250,8 +269,10 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--table", action="store_true")
+    for factor, choices in FACTORS.items():
+        parser.add_argument(f"--{factor}", nargs="+", choices=choices, default=choices)
     words = parser.parse_args()
     if words.table:
         print(table(read(words.out)))
     else:
-        measure(words.out, words.seeds, words.steps)
+        measure(words.out, words.seeds, words.steps, {factor: tuple(getattr(words, factor)) for factor in FACTORS})

@@ -178,6 +178,26 @@ def findings(fields: Config) -> list[Finding]:
     return single or [finding for rule in RULES for finding in rule(fields)]
 
 
+WAVES = 0.5**0.5
+"""Root mean square of the sines and cosines of a position."""
+
+
+def doubts(fields: Config) -> list[str]:
+    """One sentence for each choice in `fields`, a config's own, that is allowed and is known to learn badly."""
+    full = completed(dict(fields))
+    spread = {"xavier_uniform": full["hidden_size"] ** -0.5, "fan_in": 1.0}.get(
+        full["initializer"], full["initializer_range"]
+    )
+    words = spread * (full["embedding_size"] ** 0.5 if full["scale_embedding"] else 1.0)
+    if full["position"] != "sinusoidal" or words >= WAVES / 2:
+        return []
+    return [
+        f"position sinusoidal adds waves of {WAVES:.2f} (root mean square) to word embeddings that start at {words:.2f}, "
+        "which drowns the words at first; use initializer: xavier_uniform, which starts embeddings at "
+        "hidden_size^-0.5 as Vaswani et al. 2017 do, or a larger initializer_range"
+    ]
+
+
 def _field(name: str, value: object) -> str | None:
     """What is wrong with one field, looked at alone."""
     kind = KINDS.get(name, "").split("|")

@@ -16,7 +16,8 @@ arxiv.org/abs/2002.05202).
 Fresh weights: `normal` is BERT's, GPT-2's and Llama's; `truncated_normal` that of BERT's authors
 (github.com/google-research/bert, modeling.py, create_initializer). `xavier_uniform` draws matrices as Glorot and Bengio
 2010, equation 16, and embeddings as fairseq does for the Transformer. `fan_in` draws them as T5 (Raffel et al. 2020;
-mesh_tensorflow, transformer_layers.py): by the root of the number of inputs, of which an embedding has one.
+mesh_tensorflow, transformer_layers.py): by the root of the number of inputs, of which an embedding has one; biases of
+distances by the root of the width, as transformers' T5 does.
 """
 
 from collections.abc import Callable
@@ -289,7 +290,7 @@ def _embedding(module: nn.Embedding, config: FineryConfig) -> None:
         _truncated(module.weight, config.initializer_range)
     else:
         spread = {"normal": config.initializer_range, "xavier_uniform": config.hidden_size**-0.5, "fan_in": 1.0}
-        init.normal_(module.weight, mean=0.0, std=spread[config.initializer])
+        init.normal_(module.weight, mean=0.0, std=spread[config.initializer] * getattr(module, "initial_scale", 1.0))
     # A slice does not carry the mark of a weight that was loaded and must stay.
     if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
         init.zeros_(module.weight[module.padding_idx])

@@ -106,6 +106,8 @@ class FineryStack(FineryPreTrainedModel):
         relative = config.position == "relative"
         heads = config.num_attention_heads
         self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, heads) if relative else None
+        if self.relative_bias is not None and config.initializer == "fan_in":
+            self.relative_bias.initial_scale = config.hidden_size**-0.5
         # Unless each sublayer normalises its sum, the last residual sum has not been normalised yet.
         self.final_norm = norm(config, config.hidden_size) if config.norm_position != "post" else None
 

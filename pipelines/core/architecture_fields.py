@@ -142,6 +142,12 @@ def resolve(value: Mapping[str, object]) -> dict[str, object]:
     return resolved
 
 
+def doubts(value: Mapping[str, object]) -> list[str]:
+    """One sentence for each choice that is allowed and known to learn badly. `value` has passed `mistakes`."""
+    words = resolve(value)
+    return configuration_rules.doubts(words) if words["model_type"] == OURS else []
+
+
 def _read(preset: str) -> dict[str, object]:
     place = presets()[preset]
     return deepcopy(_content(place, place.stat().st_mtime_ns))

@@ -114,6 +114,14 @@ class Model(Block):
             words.pop("vocab_size", None)
         return words
 
+    def doubts(self) -> list[str]:
+        """One sentence for each choice of the architecture that is allowed and known to learn badly."""
+        return (
+            []
+            if self.architecture is None
+            else [f"model.architecture: {sentence}" for sentence in architecture_fields.doubts(self.architecture)]
+        )
+
     def _code_is_pinned(self) -> None:
         """Code of others stays what it was when it was read. Raises Mistakes."""
         if self.checkpoint is None:

@@ -51,6 +51,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "name": recipe.name,
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
+                "warnings": recipe.model.doubts(),
             }
             summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
@@ -60,6 +61,8 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             answers.append(answer)
             if not as_json:
                 print("\n".join([f"{file}: fine ({summary})", *refusals]))
+                for sentence in recipe.model.doubts():
+                    print(f"  warning: {sentence}", file=sys.stderr)
     fine = all(answer["fine"] for answer in answers)
     if as_json:
         print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))

@@ -5,7 +5,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.activations import ACT2FN
 
-from pipelines.architectures.configuration_rules import ACTIVATIONS, CHOICES, DEFAULTS, KINDS, contradictions, findings
+from pipelines.architectures.configuration_rules import (
+    ACTIVATIONS,
+    CHOICES,
+    DEFAULTS,
+    KINDS,
+    contradictions,
+    doubts,
+    findings,
+)
+
+WAVES = {"position": "sinusoidal", "hidden_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("fields", "doubted"),
+    [
+        (WAVES, True),
+        (WAVES | {"hidden_size": 768}, False),  # 0.02 times the root of 768 is 0.55
+        (WAVES | {"initializer_range": 0.2}, False),
+        (WAVES | {"initializer": "xavier_uniform"}, False),
+        (WAVES | {"initializer": "xavier_uniform", "scale_embedding": False}, True),
+        (WAVES | {"position": "learned"}, False),
+    ],
+)
+def test_waves_that_drown_the_words_are_doubted(fields, doubted):
+    sentences = doubts(fields)
+    assert len(sentences) == doubted
+    assert all("0.71" in each and "xavier_uniform" in each for each in sentences)
+
 
 WINDOW = {"attention_pattern": "sliding_window"}
 

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from pipelines.architectures import FineryForCausalLM, FineryForConditionalGeneration, FineryModel
 from pipelines.architectures.configuration_rules import POSITIONS
@@ -169,6 +170,17 @@ def test_fan_in_divides_by_the_root_of_the_inputs(tiny):
     assert spread(layer.feed_forward.output.weight) == pytest.approx(512**-0.5, rel=0.05)
     assert spread(model.lm_head.weight) == pytest.approx(256**-0.5, rel=0.05)
     assert spread(model.get_input_embeddings().weight[1:]) == pytest.approx(1, rel=0.05)
+
+
+def test_biases_of_distances_start_as_small_as_in_t5(tiny):
+    ours = fresh(tiny, FineryForConditionalGeneration, initializer="fan_in", position="relative").model
+    theirs = T5ForConditionalGeneration(
+        T5Config(d_model=256, d_kv=64, d_ff=512, num_layers=1, num_heads=4, vocab_size=50)
+    )
+    usual = spread(theirs.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    for stack in (ours.encoder, ours.decoder):
+        assert spread(stack.relative_bias.weight) == pytest.approx(256**-0.5, rel=0.3)  # 128 numbers
+    assert usual == pytest.approx(256**-0.5, rel=0.3)
 
 
 def test_queries_of_undivided_dot_products_start_smaller_as_in_t5(tiny):

@@ -126,7 +126,8 @@ def test_the_part_that_is_read_has_the_same_tokens_and_nothing_more(tokenizer: A
     whole, kept = (encode(tokenizer, each, max_length) for each in (rows, part))
     assert kept.input_ids == whole.input_ids
     assert kept.truncated == 0
-    assert part.labels == rows.labels and list(part.index) == [0, 1, 2]
+    assert part.labels == rows.labels
+    assert list(part.index) == [0, 1, 2]
     assert all(text.startswith(shown) for text, shown in zip(rows.texts, part.texts, strict=True))
     if max_length == 30:
         assert part == rows

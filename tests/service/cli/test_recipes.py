@@ -27,6 +27,16 @@ def test_overrides_are_applied_before_the_check(recipe, capsys):
     assert "stages.mrpc.tuner.r" in capsys.readouterr().err
 
 
+def test_what_is_allowed_and_doubtful_is_a_warning(recipe, capsys):
+    override = "model.architecture.position=sinusoidal"
+    assert main(["validate", "recipe.yaml", override]) == 0
+    out, err = capsys.readouterr()
+    assert out == "recipe.yaml: fine (3 stages)\n"
+    assert "warning: model.architecture: position sinusoidal adds waves of 0.71" in err
+    assert main(["validate", "recipe.yaml", override, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["recipes"][0]["warnings"]) == 1
+
+
 def test_a_file_whose_name_has_an_equals_sign_is_a_recipe(recipe, capsys):
     (recipe.parent / "a=b.yaml").write_text(recipe.read_text())
     assert main(["validate", "a=b.yaml"]) == 0
