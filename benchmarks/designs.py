@@ -246,7 +246,9 @@ def table(lines: list[dict[str, Any]]) -> str:
                 means.append(f"{statistics.mean(scores):.3f}" if scores else "–")
             text.append(f"| {one} | {' | '.join(means)} |")
     text += ["", "Every cell, mean over seeds and, in brackets, lowest to highest:", ""]
-    columns = sorted({cell[2:] for cell in cells}, key=lambda pair: [(*SCORINGS, *WEIGHTS).index(each) for each in pair])
+    columns = sorted(
+        {cell[2:] for cell in cells}, key=lambda pair: [(*SCORINGS, *WEIGHTS).index(each) for each in pair]
+    )
     shown = [" · ".join(column) for column in columns]
     text += [f"| position · norm_position | {' | '.join(shown)} |", "|---" * (len(columns) + 1) + "|"]
     for position, norm in itertools.product(POSITIONS, NORMS):

@@ -125,22 +125,34 @@ def _shortened(corpus: Corpus, most: int) -> tuple[Offsets, Offsets]:
     of = np.repeat(np.arange(len(lengths)), parts)
     before = np.concatenate([[0], np.cumsum(parts)])
     part = np.arange(len(of)) - before[of]
-    bounds = corpus.sentences[of] + lengths[of] * part // parts[of]
+    up = np.where(of % 2, parts[of] - 1, 0)  # no longer parts first or last: that would tell which is which
+    bounds = corpus.sentences[of] + (lengths[of] * part + up) // parts[of]
     return np.append(bounds, corpus.sentences[-1]), before[corpus.documents]
 
 
 def _spans(bounds: Offsets, documents: Offsets, length: int) -> tuple[Offsets, Offsets, Offsets]:
-    """First sentence, one past the last, and document of every span, filled one after another."""
+    """First sentence, one past the last, and document of every span, filled one after another.
+
+    A sentence that no longer fits begins the next span, and long ones fit less often: first sentences are longer than
+    last ones. Every other document is filled from its end, where it is the other way round, so that over all of them
+    lengths do not tell a first segment from a second.
+    """
     spans: list[tuple[int, int, int]] = []
-    fits = np.searchsorted(bounds, bounds + length, side="right") - 1  # where a span from each sentence must end
-    reach, ends = fits.tolist(), documents.tolist()
+    forth = np.searchsorted(bounds, bounds + length, side="right") - 1  # where a span from each sentence must end
+    back = np.searchsorted(bounds, bounds - length, side="left")  # where one that ends before each must begin
+    reach, origin, ends = forth.tolist(), back.tolist(), documents.tolist()
     for document in range(len(ends) - 1):
         start, end = ends[document], ends[document + 1]
-        while start < end:
+        found: list[tuple[int, int, int]] = []
+        while start < end and document % 2 == 0:
             stop = min(reach[start], end)
-            if stop - start > 1:
-                spans.append((start, stop, document))
+            found.append((start, stop, document))
             start = stop
+        while start < end and document % 2 == 1:
+            begin = max(origin[end], start)
+            found.append((begin, end, document))
+            end = begin
+        spans += sorted(each for each in found if each[1] - each[0] > 1)
     first, last, document_of = np.asarray(spans, dtype=np.int64).reshape(-1, 3).T
     return first, last, document_of
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -147,23 +149,26 @@ def corpus_of(documents: list[list[int]]) -> Corpus:
 
 def slowly(documents: list[list[int]], length: int) -> list[list[list[int]]]:
     """Spans as lists of sentences as lists of tokens."""
-    spans, token = [], 0
-    for document in documents:
+    spans, token, number = [], 0, 0
+    for place, document in enumerate(documents):
         sentences: list[list[int]] = []
         for size in document:
             tokens = list(range(token, token + size))
             token += size
             parts = -(-size // max(length // 2, 1))
-            cuts = [size * part // parts for part in range(parts + 1)]
+            rounded = math.ceil if number % 2 else math.floor
+            cuts = [rounded(Fraction(size * part, parts)) for part in range(parts + 1)]
             sentences += [tokens[start:end] for start, end in pairwise(cuts)]
-        span: list[list[int]] = []
-        for sentence in [*sentences, None]:
+            number += 1
+        backwards, of_document, span = place % 2 == 1, [], []
+        for sentence in [*(sentences[::-1] if backwards else sentences), None]:
             if sentence is None or sum(map(len, span)) + len(sentence) > length:
                 if len(span) > 1:
-                    spans.append(span)
+                    of_document.append(span[::-1] if backwards else span)
                 span = []
             if sentence is not None:
                 span.append(sentence)
+        spans += of_document[::-1] if backwards else of_document
     return spans
 
 
@@ -206,7 +211,7 @@ def test_documents_without_a_span_are_skipped() -> None:
     spans = Spans(corpus_of([[1], [2, 2], [2], [1, 1, 1, 2], [1]]), 4)
     assert len(spans) == 2
     assert [spans.others(number) for number in range(2)] == [(0, 1), (1, 2)]
-    assert spans[1]["input_ids"].tolist() == [7, 8, 9]
+    assert spans[1]["input_ids"].tolist() == [8, 9, 10, 11]
 
 
 @pytest.mark.parametrize(("layout", "added"), [("blocks", 2), ("stream", 0)])

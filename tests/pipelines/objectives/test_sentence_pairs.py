@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import IGNORED
@@ -102,6 +103,13 @@ def test_order_pairs_are_the_same_segments_either_way() -> None:
         assert later[0] == earlier[-1] + 1
         assert begins_and_ends_with_sentences(spans, earlier)
         assert begins_and_ends_with_sentences(spans, later)
+
+
+def test_length_does_not_tell_the_order() -> None:
+    pairs = drawn(SentenceOrder(), spans_of(documents=1500), epochs=2)
+    swapped = np.array([each[2] for each in pairs])
+    longer = np.array([len(first) - len(second) for first, second, _ in pairs])
+    assert roc_auc_score(swapped, longer) == pytest.approx(0.5, abs=0.02)  # 0.46 where spans are filled one way only
 
 
 def test_short_pairs_are_as_many_as_asked_for() -> None:
