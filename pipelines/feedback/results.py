@@ -52,18 +52,27 @@ def order_consistency(verdicts: Iterable[Verdict]) -> Figures:
 
 def position_bias(verdicts: Iterable[Verdict]) -> Figures:
     """Share of the showings in which what was shown first was taken, of pairs shown in both orders: one half without
-    a bias.
+    a bias. `count` is of pairs.
 
-    A pair shows both completions in the first place once, so that their quality does not count.
+    A pair shows both completions in the first place once, so that their quality does not count. Its two showings depend
+    on each other, so that pairs are what is counted for the interval: with the shares of those that took the first, and
+    the second place both times it is the one of Bonett & Price 2012, "Adjusted Wald Confidence Interval for a Difference
+    of Binomial Proportions Based on Paired Data", around half of their difference.
     """
-    taken = count = 0.0
-    for each in verdicts:
-        if each.shown_first is None or each.shown_second is None:
-            continue
-        for first in (preferred(each.shown_first), -preferred(each.shown_second)):
-            taken += (first + 1) / 2
-            count += 1
-    return share(taken, int(count))
+    places = [
+        (preferred(each.shown_first) - preferred(each.shown_second)) / 2
+        for each in verdicts
+        if each.shown_first is not None and each.shown_second is not None
+    ]
+    if not places:
+        return {"value": None, "low": 0.0, "high": 1.0, "count": 0}
+    count = len(places)
+    firsts, seconds = (sum(max(sign * each, 0.0) for each in places) for sign in (1, -1))
+    first, second = (firsts + 1) / (count + 2), (seconds + 1) / (count + 2)
+    half = Z * math.sqrt((first + second - (first - second) ** 2) / (count + 2))
+    low, high = (0.5 + (first - second + sign * half) / 2 for sign in (-1, 1))
+    value = 0.5 + (firsts - seconds) / (2 * count)
+    return {"value": value, "low": max(0.0, min(low, value)), "high": min(1.0, max(high, value)), "count": count}
 
 
 def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Sequence[str]) -> Figures:

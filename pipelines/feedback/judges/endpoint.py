@@ -21,7 +21,7 @@ from pipelines.core import secrets
 from pipelines.core.config import Block
 from pipelines.core.errors import StageError, Stopped
 from pipelines.feedback.judges import questions
-from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
+from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders, one_order
 
 if TYPE_CHECKING:
     import httpx
@@ -202,9 +202,13 @@ class EndpointJudge(Judge):
         ]
         verdicts = []
         for at in range(count):
-            one, reason = read[at]
-            two = read[at + count][0] if block.both_orders else None
-            verdicts.append(both_orders(one, None if two is None else 1 - two, reason if block.thought else ""))
+            one, text = read[at]
+            reason = text if block.thought else ""
+            if block.both_orders:
+                two = read[at + count][0]
+                verdicts.append(both_orders(one, None if two is None else 1 - two, reason))
+            else:
+                verdicts.append(one_order(one, reason))
         return verdicts
 
     def rate(self, prompts: Sequence[str], completions: Sequence[str]) -> list[Rating]:

@@ -37,7 +37,7 @@ class Verdict:
     reason: str = ""
     """What the judge wrote before it decided. Never read as anything but text."""
     abstained: bool = False
-    """Whether no answer could be read."""
+    """Whether an answer could not be read: the only one, or that in either of two orders."""
 
     @property
     def consistent(self) -> bool | None:
@@ -60,12 +60,17 @@ def preferred(probability: float) -> int:
 def both_orders(first: float | None, second: float | None, reason: str = "") -> Verdict:
     """One verdict of two readings: P(the first is better) with it shown first, and with it shown second.
 
-    The mean takes out what a judge gives to a position (Lee et al. 2023, section 2.1.1).
+    The mean takes out what a judge gives to a position (Lee et al. 2023, section 2.1.1). Where one of them could not be
+    read, the other is quality and position in one, and the judge abstains.
     """
-    read = [each for each in (first, second) if each is not None]
-    if not read:
-        return Verdict(0.5, None, None, reason, abstained=True)
-    return Verdict(sum(read) / len(read), first, second, reason)
+    if first is None or second is None:
+        return Verdict(0.5, first, second, reason, abstained=True)
+    return Verdict((first + second) / 2, first, second, reason)
+
+
+def one_order(first: float | None, reason: str = "") -> Verdict:
+    """The verdict of a judge that was shown the first one first, and was not asked again."""
+    return Verdict(0.5 if first is None else first, first, None, reason, abstained=first is None)
 
 
 @dataclass(frozen=True)

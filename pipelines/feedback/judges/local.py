@@ -19,7 +19,7 @@ from pipelines.core.model_types import positions_for_text
 from pipelines.core.recipe import START, FolderOrName
 from pipelines.core.registry import nearest
 from pipelines.feedback.judges import questions
-from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders
+from pipelines.feedback.judges.judge import Judge, JudgeBlock, Rating, Verdict, both_orders, one_order
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -147,10 +147,11 @@ class LocalJudge(Judge):
         verdicts = []
         for at in range(count):
             one = None if shares[at] is None else shares[at][0]
-            two = None
-            if self.block.both_orders and (other := shares[at + count]) is not None:
-                two = other[1]
-            verdicts.append(both_orders(one, two, reasons[at]))
+            if self.block.both_orders:
+                other = shares[at + count]
+                verdicts.append(both_orders(one, None if other is None else other[1], reasons[at]))
+            else:
+                verdicts.append(one_order(one, reasons[at]))
         return verdicts
 
     def rate(self, prompts: Sequence[str], completions: Sequence[str]) -> list[Rating]:

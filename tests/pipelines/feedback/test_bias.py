@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipelines.feedback import results
-from pipelines.feedback.judges.judge import Verdict, both_orders
+from pipelines.feedback.judges.judge import Verdict, both_orders, one_order
 
 
 @given(st.integers(1, 400), st.data())
@@ -35,16 +35,18 @@ def test_order_and_place() -> None:
     assert results.position_bias([fair])["value"] == 0.5
     assert results.position_bias([first_always])["value"] == 1.0
     assert results.position_bias([second_always])["value"] == 0.0
-    assert results.position_bias([fair, first_always, second_always])["count"] == 6
+    assert results.position_bias([fair, first_always, second_always])["count"] == 3
 
 
 def test_the_mean_of_both_orders() -> None:
     assert both_orders(0.9, 0.5).probability == pytest.approx(0.7)
-    assert both_orders(None, 0.4).probability == 0.4
-    assert both_orders(None, 0.4).consistent is None
-    silent = both_orders(None, None)
-    assert silent.abstained
-    assert not silent.decided
+    for silent in (both_orders(None, None), both_orders(None, 0.4), both_orders(0.4, None)):
+        assert silent.abstained  # one order alone is quality and place in one
+        assert silent.probability == 0.5
+        assert not silent.decided
+        assert silent.consistent is None
+    assert one_order(0.4) == Verdict(0.4, 0.4)
+    assert one_order(None).abstained
     assert not both_orders(0.9, 0.1).decided  # a tie
 
 
@@ -91,4 +93,18 @@ def test_a_known_liking_for_the_first_place_is_found_again() -> None:
         shown = [True if random.random() < 0.3 else truth for _ in "ab"]
         verdicts.append(both_orders(float(shown[0]), 1 - float(True if random.random() < 0.3 else not truth)))
     found = results.position_bias(verdicts)
-    assert found["low"] <= 0.65 <= found["high"]  # one half, and 0.3 of the other half
+    assert found["value"] == pytest.approx(0.65, abs=0.02)  # one half, and 0.3 of the other half
+
+
+def test_the_interval_of_a_place_covers_as_often_as_it_says() -> None:
+    """Both showings of a pair depend on each other: with a clear better one and no bias they always cancel out."""
+    random, covered = Random(0), 0
+    for _ in range(600):
+        verdicts = []
+        for _ in range(60):
+            clear = random.random() < 0.7
+            first, second = (1.0, 1.0) if clear else (float(random.random() < 0.65), float(random.random() >= 0.65))
+            verdicts.append(both_orders(first, second))
+        found = results.position_bias(verdicts)
+        covered += found["low"] <= 0.5 + 0.3 * 0.15 <= found["high"]
+    assert 0.93 <= covered / 600 <= 0.98
