@@ -60,7 +60,8 @@ class DPO(PreferenceSubject, Stage):
     arguments: DPOArguments = DPOArguments()
     """transformers TrainingArguments by name, `global_batch_size`, and TRL's `beta` (0.1), `loss_type` (sigmoid, or a
     list), `loss_weights`, `label_smoothing`, `precompute_ref_log_probs`, `precompute_ref_batch_size`,
-    `disable_dropout` (true), `reference_free`, and `simpo_gamma` (0.5)."""
+    `disable_dropout` (true), `reference_free`, and `simpo_gamma` (0.5); besides `temperature`, at which the policy is
+    sampled."""
 
     trains: ClassVar[bool] = True
 
@@ -113,8 +114,9 @@ class DPO(PreferenceSubject, Stage):
         longest = tuning.room_for_text(self, model)
         examples, together = pairs_for(self, context, model, tokenizer, longest)
         held_out, characters = held_out_for(self, model, tokenizer, longest, HELD_OUT_MOST)
-        examples, held_out, reference = self._against(context, model, head, together, examples, held_out)
-        step = PreferenceStep(arguments.weighted_losses, arguments, reference, Meter())
+        temperature = arguments.temperature or next(iter(dpo_settings.sampled_at(self, context.recipe)), 1.0)
+        examples, held_out, reference = self._against(context, model, head, together, examples, held_out, temperature)
+        step = PreferenceStep(arguments.weighted_losses, arguments, reference, Meter(), temperature)
         examples, selection, overrides = model_selection.divided(
             examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples
         )
@@ -142,7 +144,14 @@ class DPO(PreferenceSubject, Stage):
         save_stage(context, model, tokenizer, head, metrics, tuner)
 
     def _against(
-        self, context: Context, model: PreTrainedModel, head: Any, together: Any, examples: Any, held_out: Any
+        self,
+        context: Context,
+        model: PreTrainedModel,
+        head: Any,
+        together: Any,
+        examples: Any,
+        held_out: Any,
+        temperature: float,
     ) -> tuple[Examples, Examples | None, ReferenceModel | None]:
         """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
         in the examples."""
@@ -159,9 +168,18 @@ class DPO(PreferenceSubject, Stage):
             return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
         size = self.arguments.precompute_ref_batch_size or self.arguments.per_device_train_batch_size
         model_asked = model if other is None else other
-        examples = WithReference(examples, precomputed(context, model_asked, examples, together, size, "reference"))
+        stored = precomputed(context, model_asked, examples, together, size, "reference", temperature=temperature)
+        examples = WithReference(examples, stored)
         if held_out is not None:
-            held_out = WithReference(
-                held_out, precomputed(context, model_asked, held_out, together, size, "reference-held-out", exact=True)
+            stored = precomputed(
+                context,
+                model_asked,
+                held_out,
+                together,
+                size,
+                "reference-held-out",
+                exact=True,
+                temperature=temperature,
             )
+            held_out = WithReference(held_out, stored)
         return examples, held_out, None

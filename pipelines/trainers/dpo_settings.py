@@ -66,6 +66,9 @@ class DPOArguments(TrainingArguments):
         None, validate_default=False
     )
     """What each of several losses weighs. Default: 1 each."""
+    temperature: Annotated[float | None, Accepts("float", above=0)] = Field(None, validate_default=False)
+    """Divides the logits of policy and reference, so that what learns is the policy that samples. Default: the
+    temperature at which the feedback that is learnt was sampled, 1 for other preferences."""
     label_smoothing: Annotated[float, Accepts("float", at_least=0, below=0.5)] = 0.0
     """The probability that a preference is wrong."""
     simpo_gamma: NotNegative = 0.5
@@ -96,8 +99,20 @@ class DPOArguments(TrainingArguments):
         return not self.reference_free and any(name not in WITHOUT_REFERENCE for name in self.losses)
 
 
+def sampled_at(stage: DPO, recipe: Recipe) -> set[float]:
+    """The temperatures at which the stages sampled whose preferences `stage` learns."""
+    found = (getattr(recipe.stage(source), "temperature", None) for source in stage.preference_reads())
+    return {float(each) for each in found if each is not None}
+
+
 def issues(stage: DPO, recipe: Recipe) -> Iterable[ConfigIssue]:
     """What cannot go together in a stage with these settings, places relative to the stage."""
+    if stage.arguments.temperature is None and len(found := sampled_at(stage, recipe)) > 1:
+        yield (
+            ("arguments", "temperature"),
+            f"is missing, and the preferences were sampled at {', '.join(f'{each:g}' for each in sorted(found))}; "
+            "name the one that the policy will be sampled at",
+        )
     yield from _of_losses(stage.arguments)
     yield from _of_reference(stage, recipe, stage.arguments)
     yield from model_selection.issues(stage.early_stopping_patience, stage.arguments)

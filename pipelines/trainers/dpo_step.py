@@ -52,6 +52,8 @@ class PreferenceStep:
     reference: ReferenceModel | None
     """None where the batch brings the numbers, or no loss looks at them."""
     meter: Meter
+    temperature: float = 1.0
+    """Divides the logits of both."""
 
     @property
     def of_pairs(self) -> dict[str, float]:
@@ -83,7 +85,7 @@ class PreferenceStep:
     def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """(sums over the pairs, and over the chosen answers' tokens (parts,); nothing)."""
         real = inputs[PAIRS] != IGNORED  # what only fills up a batch is no pair
-        named = token_log_probabilities(model, inputs)
+        named = token_log_probabilities(model, inputs, temperature=self.temperature)
         pairs = compared(named, self.reference_answers(model, inputs))
         parts = [(weighed(pairs, self.arguments, self.of_pairs) * real).sum()]
         if CHOSEN in self.label_names:
@@ -99,7 +101,7 @@ class PreferenceStep:
         if self.reference is None:
             return None
         with self.reference.model_for(model) as reference:
-            return sums(token_log_probabilities(reference, inputs))[0]
+            return sums(token_log_probabilities(reference, inputs, temperature=self.temperature))[0]
 
     def tell(self, training: bool, pairs: PairLikelihoods, real: Tensor) -> None:
         """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in
@@ -155,7 +157,7 @@ def ask(
             places = order[start : start + batch_size]
             asked = [dict(examples[place]) for place in places or [0]]
             batch = {name: value.to(device) for name, value in collate(asked).items()}
-            named = token_log_probabilities(model, batch)
+            named = token_log_probabilities(model, batch, temperature=step.temperature)
             pairs = compared(named, step.reference_answers(model, batch))
             rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
             for name, both in (

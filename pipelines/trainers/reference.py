@@ -110,6 +110,7 @@ def precomputed(
     batch_size: int,
     name: str,
     exact: bool = False,
+    temperature: float = 1.0,
 ) -> np.ndarray:
     """Log-probabilities that `model` gives to both answers of every example (examples, 2), fp32.
 
@@ -130,7 +131,7 @@ def precomputed(
     with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
-            answered[places] = answers(model, collate([dict(examples[place]) for place in places]), device)
+            answered[places] = answers(model, collate([dict(examples[place]) for place in places]), device, temperature)
     model.train(training)
     whole = np.sum(context.gather(answered), axis=0, dtype=np.float32)
     if context.world.is_main:
@@ -141,9 +142,12 @@ def precomputed(
     return np.asarray(whole)
 
 
-def answers(model: PreTrainedModel, batch: dict[str, Tensor], device: torch.device) -> np.ndarray:
-    """log p of the chosen and of the rejected answers of a batch (pairs, 2)."""
-    total, _ = sums(token_log_probabilities(model, {key: value.to(device) for key, value in batch.items()}))
+def answers(
+    model: PreTrainedModel, batch: dict[str, Tensor], device: torch.device, temperature: float = 1.0
+) -> np.ndarray:
+    """log p of the chosen and of the rejected answers of a batch (pairs, 2). `temperature` divides the logits."""
+    moved = {key: value.to(device) for key, value in batch.items()}
+    total, _ = sums(token_log_probabilities(model, moved, temperature=temperature))
     return np.asarray(torch.stack(total.chunk(2), dim=1).float().cpu().numpy())
 
 

@@ -175,7 +175,7 @@ class Demonstrations:
         random = Random(f"{self.seed} {draw} {row}" if self.per_question else f"{self.seed} {draw}")
         places: list[int] = []
         for place in self._order(random):
-            if self.train.each[place].fields != question.fields or not self.per_question:
+            if self.train.each[place].fields != question.fields:
                 places.append(place)
             if len(places) == count:
                 return places

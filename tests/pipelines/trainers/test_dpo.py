@@ -11,7 +11,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
-from pipelines.trainers.dpo_settings import DPOArguments
+from pipelines.trainers.dpo_settings import DPOArguments, sampled_at
 from tests import tiny
 
 WORDS = tiny.WORDS
@@ -231,9 +231,33 @@ def test_weights_and_references_of_settings():
     assert not DPOArguments(loss_type="simpo").needs_reference
 
 
+FEEDBACK = (
+    "  - {{stage: feedback, id: {0}, from: model, prompts: {{path: builtin/python-docs, max_length: 8}}, "
+    "judge: {{name: rule, prefer: {{name: length}}}}, response_length: 8, temperature: {1}}}\n"
+)
+
+
+def of_feedback(folder, *temperatures, arguments="max_steps: 1"):
+    before = "".join(FEEDBACK.format(f"f{at}", each) for at, each in enumerate(temperatures))
+    sources = ", ".join(f"{{from: f{at}}}" for at in range(len(temperatures)))
+    stage = f"  - {{stage: dpo, from: model, datasets: [{sources}], max_length: 32, arguments: {{{arguments}}}}}\n"
+    text = f"name: x\nmodel: {{architecture: {DECODER}}}\nlaunch: {{num_processes: 1}}\nstages:\n{before}{stage}"
+    return loads(text, folder=folder)
+
+
+def test_what_was_sampled_is_learnt_at_its_temperature(folder):
+    recipe = of_feedback(folder, 0.7, 0.7)
+    assert sampled_at(recipe.stages[-1], recipe) == {0.7}
+    assert sampled_at(loaded(folder).stages[-1], loaded(folder)) == set()
+    with pytest.raises(RecipeError, match=r"sampled at 0\.5, 0\.7; name the one"):
+        of_feedback(folder, 0.7, 0.5)
+    of_feedback(folder, 0.7, 0.5, arguments="temperature: 0.6")
+
+
 @pytest.mark.parametrize(
     ("keys", "arguments", "sentence"),
     [
+        ("", "temperature: 0", "must be greater than 0"),
         ("", "loss_type: sigmoid, loss_weights: [1, 2]", "has 2 weights for 1 losses"),
         ("", "loss_type: hinge, label_smoothing: 0.1", "changes the losses sigmoid"),
         ("", "loss_type: exo_pair", "must be above 0 for loss_type exo_pair"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,6 +210,28 @@ def test_what_only_fills_a_batch_is_neither_learnt_nor_told(names):
     mean_loss(again, policy, filled)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert first.meter.take(False) == pytest.approx(again.meter.take(False), rel=1e-4)
+
+
+def test_policy_and_reference_are_asked_at_the_temperature_of_sampling():
+    policy = tiny.build("bart", Head("seq2seq_lm")).eval()
+    reference = moved(policy).eval()
+    step = replace(step_of("sigmoid", FrozenCopy(reference)), temperature=0.7)
+    batch = step.collated(PreferenceCollator(0, 2))(targets_of())
+    labels = batch["labels"]
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "decoder_input_ids")}
+
+    def likelihoods(model):
+        logits = model(**inputs).logits / 0.7
+        each = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        return (each * (labels != -100)).sum(1).reshape(2, -1)
+
+    with torch.no_grad():
+        ratios = likelihoods(policy) - likelihoods(reference)
+        expected = -torch.nn.functional.logsigmoid(step.arguments.beta * (ratios[0] - ratios[1])).mean()
+        assert mean_loss(step, policy, batch).item() == pytest.approx(expected.item(), rel=1e-5)
+        assert mean_loss(replace(step, temperature=1.0), policy, batch).item() != pytest.approx(
+            expected.item(), rel=1e-4
+        )
 
 
 def test_stored_numbers_stand_for_the_reference():

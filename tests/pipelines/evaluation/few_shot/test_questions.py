@@ -147,9 +147,10 @@ def test_classes_are_held_equally_as_far_as_the_number_allows():
 
 
 def test_a_training_row_that_asks_the_question_itself_is_passed_over():
-    made = examples(count=4)
+    made, shared = examples(count=4), examples(count=4, per_question=False)
     for row in range(40):
         assert 2 not in made.draw(3, 0, row, question(2))
+        assert 2 not in shared.draw(3, row, 0, question(2))
     with pytest.raises(DataError, match="4 training rows, too few to show 4 examples"):
         made.draw(4, 0, 0, question(2))
 
