@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 from pipelines.core.config import flatten
 from pipelines.core.errors import RecipeError, Stopped
@@ -178,6 +179,47 @@ def test_what_the_tasks_say_together_is_what_they_would_say_alone(
     size = sum((row % 4 + 0.5) ** 2 for row in range(20)) / 20  # what a model says that always says 0
     assert first["loss_size"] == pytest.approx(size, rel=0.15)
     assert first["loss_mood"] == pytest.approx(1.0986, rel=0.1)
+
+
+def test_a_step_moves_the_body_by_the_sum_of_what_each_task_would_move_it_alone(
+    tmp_path: Path, context: Callable[..., Context]
+):
+    lines = [f"{('bad', 'good')[row % 2]} {tiny.TEXTS[row]},{('bad', 'good')[row % 2]},{row}.5" for row in range(4)]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text("\n".join(["text,mood,size", *lines]) + "\n")
+    files = "columns: [text], train: train.csv, validation: validation.csv"
+    tasks = {
+        "mood": f"task: {{kind: classification, label: mood, {files}}}, max_length: 24",
+        "size": f"task: {{kind: regression, label: size, {files}}}, max_length: 24",
+    }
+    plain = "max_steps: 1, learning_rate: 1e-2, optim: sgd, lr_scheduler_type: constant, max_grad_norm: 0"
+
+    def still(head: Any, **_: Any) -> Any:
+        return tiny.build("finery", head, seed=7, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+    def moved(name: str, stage: str) -> dict[str, torch.Tensor]:
+        text = f"name: x\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages: [{stage}]\n"
+        given = context(name, open_model=still)
+        loads(text, folder=tmp_path).stages[0].run(given)
+        folder = given.folder / "tasks" / "mood" / "model" if name == "both" else given.folder / "model"
+        after = {key: value for path in folder.glob("*.safetensors") for key, value in load_file(path).items()}
+        before = still(Head("sequence_classification", ("bad", "good"))).state_dict()
+        return {key: after[key] - before[key] for key in after if key.startswith("model.")}
+
+    alone = [
+        moved(name, f"{{stage: supervised, {words}, arguments: {{{plain}, global_batch_size: 4}}}}")
+        for name, words in tasks.items()
+    ]
+    listed = ", ".join(
+        f"{{id: {name}, {words}, weight: {weight}}}"
+        for (name, words), weight in zip(tasks.items(), (1.0, 0.5), strict=True)
+    )
+    keys = f"sampling: uniform, tasks_per_step: 2, arguments: {{{plain}, global_batch_size: 8}}"
+    both = moved("both", f"{{stage: multi_task, id: both, tasks: [{listed}], {keys}}}")
+    assert both
+    for key, delta in both.items():
+        torch.testing.assert_close(delta, alone[0][key] + 0.5 * alone[1][key], atol=2e-6, rtol=2e-3)
+    assert max(each.abs().max() for each in alone[1].values()) > 1e-4
 
 
 def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., Any], prepared: Callable[..., Context]):
