@@ -111,6 +111,8 @@ class Group:
     """The one that the trials are made from: the first that can run."""
     grid: tuple[Values, ...]
     """What is tried."""
+    repeats: tuple[Cell, ...]
+    """The cells whose seeds every value is tried with: `cell`, and others that differ from it by their seeds alone."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +196,12 @@ class StudyRecipe:
         )
         return replace(draft, data=data).recipe(self.ids)
 
-    def trial(self, group: Group, values: Values, budget: Values | None = None) -> Recipe:
+    def trial(self, group: Group, values: Values, budget: Values | None = None, cell: Cell | None = None) -> Recipe:
         """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set
-        aside."""
+        aside. `cell` is one of the group's repeats, by default the first."""
         search = self.options.search
         assert search is not None
-        draft = group.cell.draft
+        draft = (cell or group.cell).draft
         for path, value in search.budget.items():
             draft = draft.put(path, value, ("study", "search", "budget", path))
         for path, value in (budget or {}).items():
@@ -316,6 +318,7 @@ def _refused_or_not(cell: Cell, ids: Sequence[str | None], issues: list[ConfigIs
 
 def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tuple[Group, ...]:
     per = [axis.name for axis in axes if (axis.name in search.per if search.per is not None else not axis.repeats)]
+    seeds = {axis.name for axis in axes if axis.repeats}
     groups: dict[tuple[str, ...], Group] = {}
     for cell in cells:
         labels = {name: cell.labels[name] for name in per}
@@ -325,7 +328,15 @@ def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tupl
         own = {path: values for entry in cell.entries for path, values in entry.search.items()}
         grids = {path: own.get(path, values) for path, values in search.over.items()}
         grid = tuple(dict(zip(grids, values, strict=True)) for values in product(*grids.values()))
-        groups[key] = Group(len(groups) + 1, labels, cell, grid)
+        alike = [
+            each
+            for each in cells
+            if not each.refusal
+            and all(
+                label == each.labels[name] for name, label in cell.labels.items() if name not in seeds or name in per
+            )
+        ]
+        groups[key] = Group(len(groups) + 1, labels, cell, grid, tuple(alike[: search.repeats(len(alike))]))
     return tuple(groups.values())
 
 

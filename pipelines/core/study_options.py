@@ -56,6 +56,9 @@ class Search(Block):
     metric: str | None = None
     """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
     its first."""
+    seeds: int | None = Field(None, ge=1, le=100)
+    """Training seeds with which every value is tried, the first ones of the matrix; the mean of their scores decides, and
+    a value that diverges with one of them loses. Default: as many as the matrix has, at most 3."""
     halving: Annotated[
         dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _halving(value))
     ] = None
@@ -80,6 +83,10 @@ class Search(Block):
             raise ConfigIssues(issues)
         return self
 
+    def repeats(self, available: int) -> int:
+        """Seeds of every value, of `available` ones in the matrix."""
+        return min(available, self.seeds or 3)
+
     @property
     def target(self) -> str:
         """Id of the stage that is searched over: the one that the first path names."""
@@ -101,6 +108,35 @@ class Budget(Block):
     """Steps that are measured where time is made equal."""
 
 
+class Hypothesis(Block):
+    """What is expected of two entries of the matrix, written down before anything runs."""
+
+    claim: str = ""
+    """In words, with its source: `prompts reach full fine-tuning (Lester et al. 2021)`."""
+    better: str | None = None
+    """The entry that is expected to score better …"""
+    than: str | None = None
+    """… than this one."""
+    equal: tuple[str, str] | None = None
+    """Or two entries that are expected to differ by less than `study.margin`."""
+    benchmark: str | None = None
+    """Where it is expected. Default: on every benchmark."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Hypothesis:
+        named = self.better is not None and self.than is not None
+        if named == (self.equal is not None) or (self.better is None) != (self.than is None):
+            raise ConfigIssues([((), "needs either 'better' and 'than', or 'equal: [one, other]'")])
+        if len(set(self.names)) < 2:
+            raise ConfigIssues([((), f"names '{self.names[0]}' twice; name two entries of the matrix")])
+        return self
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both entries, the one that is expected to be better first."""
+        return self.equal or (str(self.better), str(self.than))
+
+
 class StudyOptions(Block):
     """How the cells of a matrix are compared."""
 
@@ -110,6 +146,11 @@ class StudyOptions(Block):
     """How each method gets its learning rate, or anything else, before its seeds run."""
     budget: Budget | None = None
     """Makes the training of all methods equally long, large or dear."""
+    margin: Annotated[float, Field(gt=0)] | dict[str, Annotated[float, Field(gt=0)]] | None = None
+    """Differences of the main score that are too small to matter, in its own unit, or by benchmark. Rows whose difference is
+    shown to lie within it (two one-sided tests) are called equivalent. Say it before the study runs."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """What is expected. The study says of each whether it is confirmed, refuted or undecided."""
     correction: Literal["holm", "bh", "none"] = "holm"
     """How p-values are corrected for the number of rows that are held against the reference: Holm, Benjamini and
     Hochberg, or not."""
@@ -128,10 +169,32 @@ def unfit_options(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigI
         )
         issues.append((("study", "reference"), f"'{options.reference}' {why}"))
     issues += _unfit_budget(options, axes)
+    issues += _unfit_hypotheses(options, axes)
     if options.search is not None:
         return issues + _unfit_search(options.search, axes)
     needless = [entry for axis in axes for entry in axis.entries if entry.search]
     return issues + [((*entry.place, SEARCH), "needs study.search.over to say what is searched") for entry in needless]
+
+
+def _unfit_hypotheses(options: StudyOptions, axes: tuple[Axis, ...]) -> list[ConfigIssue]:
+    """What in `study.hypotheses` does not fit the axes."""
+    issues: list[ConfigIssue] = []
+    labels = [entry.label for axis in axes if not axis.repeats for entry in axis.entries]
+    for position, hypothesis in enumerate(options.hypotheses):
+        place = ("study", "hypotheses", position)
+        keys = {name: reference_axis(name, axes) for name in hypothesis.names}
+        issues += [
+            (place, f"'{name}' is no entry of one key of the matrix.{nearest(name, labels)} Known: {', '.join(labels)}")
+            for name, axis in keys.items()
+            if axis is None
+        ]
+        if len({axis.name for axis in keys.values() if axis is not None}) > 1:
+            issues.append((place, f"{' and '.join(keys)} are entries of two keys of the matrix; name two of one"))
+        if hypothesis.equal and options.margin is None:
+            issues.append(
+                (place, "says that two entries are equal, which needs study.margin: how much is too little to matter")
+            )
+    return issues
 
 
 def _unfit_search(search: Search, axes: tuple[Axis, ...]) -> list[ConfigIssue]:

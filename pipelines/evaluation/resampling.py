@@ -45,6 +45,8 @@ class Estimate:
     high: float
     p: float | None = None
     """Of a difference: the two-sided p-value that goes with the interval, not corrected for other comparisons."""
+    p_equivalent: float | None = None
+    """Of a difference with a margin: the p-value of two one-sided tests that it lies within (Schuirmann 1987)."""
 
     @property
     def clear(self) -> bool:
@@ -77,11 +79,13 @@ def paired_difference(
     seed: int,
     paired_seeds: bool = True,
     level: float = LEVEL,
+    margin: float | None = None,
 ) -> Estimate | None:
     """Mean of `scores` minus mean of `reference`, one each a training seed, with its interval.
 
     Draws as in `mean_interval`, on the same resampled examples for both. With `paired_seeds` entry s of both had the
-    same training seed, and the spread is that of their differences; otherwise both spreads count.
+    same training seed, and the spread is that of their differences; otherwise both spreads count. With a `margin` it is
+    tested too whether the difference is smaller.
     """
     one, two = np.asarray(scores, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     examples = draws is not None and reference_draws is not None
@@ -102,12 +106,17 @@ def paired_difference(
 
     low, high = np.quantile(resampled + noise(len(resampled)), [(1 - level) / 2, (1 + level) / 2])
     if min(len(one), len(two)) < 2:
+        moved = resampled
         p_value = p_of_draws(resampled, value)
     else:  # the tails of Student's t are counted, for they are no normal ones
         moved = np.repeat(resampled, FINE) + noise(FINE * len(resampled))
         beyond = min((moved <= 0).sum(), (moved >= 0).sum())
         p_value = min(1.0, 2 * (int(beyond) + 1) / (len(moved) + 1))
-    return Estimate(value, float(low), float(high), p_value)
+    p_equivalent = None
+    if margin is not None:  # of both one-sided tests the one that is harder to pass
+        outside = max((moved <= -margin).sum(), (moved >= margin).sum())
+        p_equivalent = (int(outside) + 1) / (len(moved) + 1)
+    return Estimate(value, float(low), float(high), p_value, p_equivalent)
 
 
 def _seed_noise(values: Floats, count: int, seed: int) -> Floats:

@@ -16,8 +16,9 @@ from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
 from pipelines.core.study_matrix import Axis
 from pipelines.reports import plots
-from pipelines.studies import readme
+from pipelines.studies import hypotheses, readme
 from pipelines.studies.budget import UNITS, sentence
+from pipelines.studies.hypotheses import TestedHypothesis
 from pipelines.studies.overview import Overview, overviews
 from pipelines.studies.state import CellState, StudyState
 from pipelines.studies.table import StudyRow, blocks, compared_axis, rows_of
@@ -33,7 +34,13 @@ PLOTTED_COSTS = (
     ("saved_bytes", "weights saved on the disk", "B"),
 )
 """What scores are held against: a key of the costs, its name and its unit."""
-KINDS = {"reference": "reference", "better": "better", "worse": "worse", "inside the noise": "noise"}
+KINDS = {
+    "reference": "reference",
+    "better": "better",
+    "worse": "worse",
+    "inside the noise": "noise",
+    "equivalent": "noise",
+}
 
 
 def write_results(study: StudyState, code: int, seconds: float) -> None:
@@ -42,10 +49,12 @@ def write_results(study: StudyState, code: int, seconds: float) -> None:
     data = as_data(study, rows, code, seconds)
     glances = overviews(blocks(data, rows), data["reference"], data["correction"])
     data["overviews"] = [each.to_json() for each in glances]
+    tested = hypotheses.tested(study.plan.options.hypotheses, blocks(data, rows), data["correction"])
+    data["hypotheses"] = [each.to_json() for each in tested]
     write_json(study.folder / "study.json", data, allow_nan=True)
     _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
-    write_text(study.folder / "README.md", readme.readme(data, rows, glances))
-    write_text(study.folder / "report.html", page(data, rows, glances))
+    write_text(study.folder / "README.md", readme.readme(data, rows, glances, tested))
+    write_text(study.folder / "report.html", page(data, rows, glances, tested))
 
 
 def as_data(study: StudyState, rows: Sequence[StudyRow], code: int, seconds: float) -> dict[str, Any]:
@@ -174,7 +183,12 @@ def _write_tables(folder: Path, axes: Sequence[Axis], rows: Sequence[StudyRow], 
             write(table, temporary)
 
 
-def page(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
+def page(
+    data: JSONObject,
+    rows: Sequence[StudyRow],
+    overviews: Sequence[Overview] = (),
+    tested: Sequence[TestedHypothesis] = (),
+) -> str:
     """The page as HTML."""
     sections = [
         _block(labels, benchmark, block, data["reference"], readme.family(data))
@@ -189,6 +203,7 @@ def page(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overvie
         data=data,
         glances=[_glance(each, data["reference"]) for each in overviews],
         blocks=sections,
+        hypotheses={"head": hypotheses.HEAD, "lines": [each.cells() for each in tested]},
         missing=missing,
         summary=readme.summary_line(data),
         search=_search(data),

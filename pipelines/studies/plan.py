@@ -124,11 +124,13 @@ def plan_study(
         steps = rungs(search)
         budgets = next(iter(search.halving.values())) if search.halving else (1,)
         for rung, budget in enumerate(steps):
-            recipes = [study.trial(group, values, budget) for values in group.grid[:left]]
+            recipes = [
+                study.trial(group, values, budget, cell) for values in group.grid[:left] for cell in group.repeats
+            ]
             costs = plan(recipes[0], flops_per_second, device)
             for recipe in recipes:
                 searched.add(recipe, costs, done)
-            trials += left
+            trials += len(recipes)
             if rung + 1 < len(steps):
                 left = max(1, -int(-left * budgets[rung] // budgets[rung + 1]))
     refused = tuple((cell.folder, cell.refusal) for cell in study.refused)

@@ -9,18 +9,27 @@ from pipelines.core.pages import count, seconds, size
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import named, told
 from pipelines.metrics.statistics import NAMES, shown
+from pipelines.studies.hypotheses import HEAD, TestedHypothesis
 from pipelines.studies.overview import MEAN, Overview
 from pipelines.studies.table import Figure, StudyRow, blocks
 
-MARKS = {"better": " ▲", "worse": " ▼"}
-"""Behind a score that differs from the reference outside the noise."""
+MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " ="}
+"""Behind a score that differs from the reference outside the noise, or is equivalent to its."""
 
 
-def readme(data: JSONObject, rows: Sequence[StudyRow], overviews: Sequence[Overview] = ()) -> str:
+def readme(
+    data: JSONObject,
+    rows: Sequence[StudyRow],
+    overviews: Sequence[Overview] = (),
+    tested: Sequence[TestedHypothesis] = (),
+) -> str:
     """The whole page."""
     text = [f"# {data['name']}", "", summary_line(data), ""]
     text += [data["budget"]["sentence"], ""] if data.get("budget") else []
     reference = data["reference"]
+    if tested:
+        text += ["## What was expected", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+        text += ["| " + " | ".join(each.cells()) + " |" for each in tested] + [""]
     for overview in overviews:
         head, *lines = ([text for text, _ in line] for line in glance(overview, reference))
         text += [
@@ -90,8 +99,8 @@ def glance_key(overview: Overview, reference: str | None) -> str:
     text = []
     if reference is not None:
         text.append(
-            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, everything "
-            "else is inside it."
+            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, = equivalent within "
+            "the study's margin, everything else is inside the noise."
         )
     if overview.averaged:
         text.append("The mean is over the tasks, scores that run to 100 divided by it.")
@@ -135,6 +144,7 @@ def headline(rows: Sequence[StudyRow], reference: str | None) -> str:
         others = [row.name for row in order[1:] if row.verdict() == "better"]
         text += {
             "reference": "; no other is better than it outside the noise",
+            "equivalent": f", equivalent to {reference} within {best.margin:g}" if best.margin else "",
             "better": f", better than {reference} outside the noise"
             + (f" (so are {', '.join(others)})" if others else ""),
         }.get(verdict, f", but its difference from {reference} is {verdict}")
@@ -235,7 +245,14 @@ def sentence(row: StudyRow, reference: str | None, corrected_by: str = "") -> st
     behind = f" ({p_text.strip()})" if p_text else ""
     if verdict == "inside the noise":
         return f"{row.name}: {row.main} {size_of} against {reference}, inside the noise{behind}."
-    return f"{row.name}: {verdict} than {reference}, {row.main} {size_of}{behind}."
+    lacking = f" No claim: {' and '.join(row.lacks)}." if row.lacks else ""
+    if verdict == "equivalent":
+        return (
+            f"{row.name}: equivalent to {reference} within {row.margin:g}, {row.main} {size_of} (two one-sided tests p "
+            f"{shown(row.p_equivalent or 0.0)}{f' after {corrected_by}' if corrected_by else ''}).{lacking}"
+        )
+    clearly = "" if row.lacks else "clearly "
+    return f"{row.name}: {clearly}{verdict} than {reference}, {row.main} {size_of}{behind}.{lacking}"
 
 
 def notes(data: JSONObject) -> list[str]:

@@ -36,6 +36,8 @@ class Trial:
     reason: str = ""
     metric: str = ""
     score: float | None = None
+    """The mean over its seeds; None where it diverged with one of them."""
+    by_seed: list[float | None] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     """Everything that was measured on the rows set aside."""
     chosen: bool = False
@@ -44,6 +46,21 @@ class Trial:
     def complete(self) -> bool:
         """Whether it ran to its end."""
         return self.status in ("done", "reused")
+
+    def ended(self, status: str, message: str, reason: str) -> None:
+        """One of its runs ended; what went wrong with one is said of all."""
+        if self.status == "queued" or self.complete:
+            self.status, self.message, self.reason = status, message, reason
+
+    def measured(self, metric: str, score: float | None, scores: Mapping[str, float]) -> None:
+        """One of its runs was scored; the means are over all that were."""
+        before = len(self.by_seed)
+        self.by_seed.append(score)
+        able = [each for each in self.by_seed if each is not None]
+        self.metric, self.score = metric, math.fsum(able) / len(able) if len(able) == len(self.by_seed) else None
+        self.scores = {
+            name: (self.scores.get(name, 0.0) * before + value) / (before + 1) for name, value in scores.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -55,6 +72,7 @@ class Trial:
             "message": self.message,
             "metric": self.metric,
             "score": self.score,
+            "by_seed": self.by_seed,
             "scores": dict(self.scores),
             "chosen": self.chosen,
         }

@@ -65,22 +65,26 @@ class Study(StudyState):
             return
         survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
         for rung, budget in enumerate(rungs(search), start=1):
-            trials: dict[str, tuple[Group, Trial]] = {}
+            trials: dict[str, tuple[Group, Trial, Cell]] = {}
             for group in self.plan.groups:
                 for at in survivors[group.number]:
                     name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(rungs(search)) > 1 else "")
                     trial = Trial(name, rung, at, group.grid[at])
                     self.tried.setdefault(group.number, []).append(trial)
-                    trials[name] = (group, trial)
-            recipes = {name: self.plan.trial(group, trial.values, budget) for name, (group, trial) in trials.items()}
-            labels = {name: {**group.labels, "trial": told(trial.values)} for name, (group, trial) in trials.items()}
+                    for number, cell in enumerate(group.repeats, start=1):
+                        trials[name if number == 1 else f"{name}-seed{number}"] = (group, trial, cell)
+            recipes = {
+                name: self.plan.trial(group, trial.values, budget, cell)
+                for name, (group, trial, cell) in trials.items()
+            }
+            labels = {name: {**group.labels, "trial": told(trial.values)} for name, (group, trial, _) in trials.items()}
             for name, ended in self._do(recipes, labels):
                 trial = trials[name][1]
-                trial.status, trial.message, trial.reason = _status(ended), ended.message, ended.reason
-                if trial.complete:
-                    trial.metric, trial.score, trial.scores = score_of(
-                        self.folder / name, recipes[name].stages[-1].id, search.metric
-                    )
+                trial.ended(_status(ended), ended.message, ended.reason)
+                if ended.code == EXIT_DONE:
+                    trial.measured(*score_of(self.folder / name, recipes[name].stages[-1].id, search.metric))
+            for trial in {id(each): each for _, each, _ in trials.values()}.values():
+                trial.score = trial.score if trial.complete else None
             if self.stopped:
                 return
             for group in self.plan.groups:
@@ -314,7 +318,7 @@ def _through(study: Study, source: JSONObject) -> int:
         "started",
         name=study.plan.recipe.name,
         cells=len(study.states),
-        trials=sum(len(each.grid) for each in study.plan.groups),
+        trials=sum(len(each.grid) * len(each.repeats) for each in study.plan.groups),
     )
     try:
         study.search()

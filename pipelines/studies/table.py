@@ -12,7 +12,7 @@ from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis
-from pipelines.core.study_options import reference_axis
+from pipelines.core.study_options import StudyOptions, reference_axis
 from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
 from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
@@ -21,6 +21,8 @@ from pipelines.studies.state import CellState, StudyState
 
 Blocks = list[tuple[dict[str, str], str, list["StudyRow"]]]
 """(labels, benchmark, rows) of rows that are read together."""
+FEWEST_SEEDS = 3
+"""For a claim about a method: with fewer the spread of its seeds is hardly known."""
 MOST_CURVES = 60
 """Points kept of a learning curve."""
 
@@ -48,6 +50,7 @@ class Figure:
                 "interval": [self.difference.low, self.difference.high],
                 "clear": self.difference.clear,
                 "p": self.difference.p,
+                "p_equivalent": self.difference.p_equivalent,
             }
         return {
             "mean": self.mean,
@@ -91,6 +94,12 @@ class StudyRow:
     """What each cell may spend: `stage`, `max_steps`, `spent`, `budget`; None where budgets are not matched."""
     p_corrected: float | None = None
     """Of the main score's difference, corrected for all rows that are held against the reference."""
+    p_equivalent: float | None = None
+    """That the main score's difference lies within the margin, corrected alike; None without a margin."""
+    margin: float | None = None
+    """Differences of the main score that are too small to matter, as the study says."""
+    searched: bool = False
+    """Whether the study searched for the values of its methods."""
     results: Mapping[tuple[str, ...], Result] = field(default_factory=dict, repr=False)
     """What the figures are the means of, by the entries of the keys that repeat."""
 
@@ -106,18 +115,30 @@ class StudyRow:
         return self.costs["trainable_parameters"] / whole if whole and "trainable_parameters" in self.costs else None
 
     def verdict(self, metric: str | None = None) -> str:
-        """`reference`, `better`, `worse`, `inside the noise`, or nothing where nothing can be said."""
+        """`reference`, `better`, `worse`, `equivalent`, `inside the noise`, or nothing where nothing can be said.
+
+        Only the main score is called equivalent: its difference is shown to lie within the margin.
+        """
         if self.is_reference:
             return "reference"
         name = metric or self.main
         difference = self.figures[name].difference if name in self.figures else None
         if difference is None:
             return ""
+        if name == self.main and self.p_equivalent is not None and self.p_equivalent <= SIGNIFICANT:
+            return "equivalent"
         if not difference.clear or (
             name == self.main and self.p_corrected is not None and self.p_corrected > SIGNIFICANT
         ):
             return "inside the noise"
         return "better" if (difference.value > 0) != smaller_is_better(name) else "worse"
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is missing for a claim about this row: seeds, or a search of its values."""
+        seeds = min((len(each.values) for each in self.figures.values()), default=0)
+        few = [] if seeds >= FEWEST_SEEDS else [f"{seeds} of {FEWEST_SEEDS} seeds"]
+        return [*few, *([] if self.searched else ["no search of its settings"])]
 
     def to_json(self) -> JSONObject:
         """As plain data."""
@@ -137,6 +158,9 @@ class StudyRow:
             "reference": self.is_reference,
             "verdict": self.verdict(),
             "p_corrected": self.p_corrected,
+            "p_equivalent": self.p_equivalent,
+            "margin": self.margin,
+            "lacks": self.lacks,
             "budget": self.budget,
             "examples": self.examples,
             "message": self.message,
@@ -177,6 +201,8 @@ def rows_of(study: StudyState) -> list[StudyRow]:
             row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
+            row.searched = study.plan.options.search is not None
+            row.margin = margin_of(study.plan.options, benchmark)
             if axis is not None and not row.is_reference and results:
                 other = tuple(str(reference) if name == axis.name else labels[name] for name in names)
                 held_against(row, results, measured.get(other, {}).get((stage, benchmark), {}))
@@ -188,17 +214,20 @@ def rows_of(study: StudyState) -> list[StudyRow]:
     return rows
 
 
+def margin_of(options: StudyOptions, benchmark: str) -> float | None:
+    """What is too little to matter on a benchmark."""
+    return options.margin.get(benchmark) if isinstance(options.margin, dict) else options.margin
+
+
 def correct(rows: Sequence[StudyRow], how: Correction) -> None:
     """Correct the p-values of the main scores for how many rows are held against the reference."""
-    tested: list[StudyRow] = []
-    p_values: list[float] = []
-    for row in rows:
-        difference = row.figures[row.main].difference if row.main else None
-        if difference is not None and difference.p is not None:
-            tested.append(row)
-            p_values.append(difference.p)
-    for row, p_value in zip(tested, corrected(p_values, how), strict=True):
+    tested = [(row, row.figures[row.main].difference) for row in rows if row.main]
+    different = [(row, each.p) for row, each in tested if each is not None and each.p is not None]
+    for (row, _), p_value in zip(different, corrected([p for _, p in different], how), strict=True):
         row.p_corrected = p_value
+    alike = [(row, each.p_equivalent) for row, each in tested if each is not None and each.p_equivalent is not None]
+    for (row, _), p_value in zip(alike, corrected([p for _, p in alike], how), strict=True):
+        row.p_equivalent = p_value
 
 
 def row_of(
@@ -260,7 +289,8 @@ def held_against(
         if len(scores) != len(two):
             continue
         draws, others = (_draws(one, metric), _draws(two, metric)) if same else (None, None)
-        difference = paired_difference(figure.values, scores, draws, others, SEED, paired_seeds=together)
+        margin = row.margin if metric == row.main else None
+        difference = paired_difference(figure.values, scores, draws, others, SEED, paired_seeds=together, margin=margin)
         row.figures[metric] = Figure(figure.mean, figure.sd, figure.values, figure.interval, difference)
 
 

@@ -185,7 +185,7 @@ def trials_of(plan: StudyRecipe) -> int:
         left = len(group.grid)
         budgets = next(iter(search.halving.values())) if search.halving else (1,)
         for rung in range(len(budgets)):
-            total += left
+            total += left * len(group.repeats)
             if rung + 1 < len(budgets):
                 left = max(1, -int(-left * budgets[rung] // budgets[rung + 1]))
     return total

@@ -1,6 +1,7 @@
 import pytest
+from pydantic import ValidationError
 
-from pipelines.core.config import ConfigIssues
+from pipelines.core.config import ConfigIssues, flatten
 from pipelines.core.study_matrix import axes_of, combinations, labels_of, within
 from pipelines.core.study_options import Search, StudyOptions, unfit_options
 
@@ -106,6 +107,9 @@ AXES = {
         ({"search": {"over": {"stages.a.seed": (1, 2), "stages.a.arguments.lr": (1, 2)}}}, "is set by the matrix too"),
         ({"search": {"over": {"stages.a.arguments.lr": (1, 2), "stages.b.x": (1,)}}}, "is of another stage"),
         ({}, "needs study.search.over"),
+        ({"hypotheses": ({"better": "full", "than": "lorra"},)}, "Did you mean 'lora'?"),
+        ({"hypotheses": ({"better": "full", "than": "1"},)}, "'1' is no entry of one key"),
+        ({"hypotheses": ({"equal": ("full", "lora")},)}, "needs study.margin"),
     ],
 )
 def test_options_that_do_not_fit_the_matrix_are_named(options, said):
@@ -130,3 +134,18 @@ def test_options_that_do_not_fit_the_matrix_are_named(options, said):
 def test_a_search_that_cannot_be_is_refused(search, said):
     with pytest.raises(ValueError, match=said):
         Search.model_validate(search)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "said"),
+    [
+        ({"better": "full"}, "needs either 'better' and 'than', or 'equal"),
+        ({"better": "full", "than": "lora", "equal": ("full", "lora")}, "needs either"),
+        ({"claim": "so"}, "needs either"),
+        ({"better": "full", "than": "full"}, "names 'full' twice"),
+    ],
+)
+def test_a_hypothesis_is_an_order_or_an_equality(hypothesis, said):
+    with pytest.raises(ValidationError) as caught:
+        StudyOptions.model_validate({"hypotheses": (hypothesis,)})
+    assert any(said in message for _, message in flatten(caught.value))

@@ -181,3 +181,15 @@ def test_scores_that_cannot_be_had_again_are_not_used():
     assert rescored(resolve("glue/sst2", "x"), {"label": labels, "logits": logits}, {"accuracy": 0.5}) is None
     assert rescored(resolve("glue/sst2", "x"), {"label": None, "logits": logits}, {"accuracy": 1.0}) is None
     assert rescored(resolve("squad", "x"), {"answer": ["a"], "answers": [None]}, {"exact_match": 0.0}) is None
+
+
+@pytest.mark.parametrize(("shift", "margin"), [(0.0, 0.02), (0.01, 0.02), (0.05, 0.02), (-0.01, 0.05)])
+def test_equivalence_is_two_one_sided_t_tests_where_only_seeds_vary(shift, margin):
+    reference = np.array([0.80, 0.81, 0.795, 0.805, 0.79])
+    scores = reference + shift + np.array([0.004, -0.002, 0.001, -0.005, 0.002])
+    found = paired_difference(scores, reference, None, None, 1, margin=margin)
+    differences = scores - reference
+    above = stats.ttest_1samp(differences, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(differences, margin, alternative="less").pvalue
+    assert found.p_equivalent == pytest.approx(max(above, below), abs=0.003)
+    assert paired_difference(scores, reference, None, None, 1).p_equivalent is None

@@ -55,8 +55,8 @@ def test_trials_and_refused_cells_are_told(study):
         "{stages.docs.arguments.num_train_epochs: [1, 2]}}}\n"
     )
     whole = plan_study(study(text), 1e12)
-    assert whole.trials == 2 * (4 + 2)
+    assert whole.trials == 2 * (4 + 2) * 3  # seeds
     assert len(whole.refused) == 6
     assert whole.search_seconds > 0
     assert any("refused: cells/04" in line for line in whole.lines())
-    assert whole.to_json()["trials"] == 12
+    assert whole.to_json()["trials"] == 36

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pipelines.evaluation.resampling import Estimate
@@ -51,14 +53,23 @@ def test_a_row_tells_its_score_its_difference_and_what_is_missing():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "searched", "said"),
     [
-        (-0.03, 0.01, "lora: accuracy -0.010 (-0.030 to +0.010) against full, inside the noise."),
-        (-0.03, -0.01, "lora: worse than full, accuracy -0.020 (-0.030 to -0.010)."),
+        (-0.03, 0.01, True, "lora: accuracy -0.010 (-0.030 to +0.010) against full, inside the noise."),
+        (-0.03, -0.01, True, "lora: clearly worse than full, accuracy -0.020 (-0.030 to -0.010)."),
+        (
+            -0.03,
+            -0.01,
+            False,
+            "lora: worse than full, accuracy -0.020 (-0.030 to -0.010). No claim: no search of its settings.",
+        ),
     ],
 )
-def test_a_difference_inside_the_noise_is_said_to_be_so(low, high, said):
-    assert sentence(lora(low, high), "full") == said
+def test_a_difference_is_claimed_only_outside_the_noise_and_after_a_search(low, high, searched, said):
+    row = lora(low, high)
+    row.searched = searched
+    row.figures["accuracy"] = replace(row.figures["accuracy"], values=(0.78, 0.79, 0.80))
+    assert sentence(row, "full") == said
 
 
 def test_rows_without_a_result_stand_with_their_benchmark():

@@ -68,6 +68,67 @@ def test_each_method_gets_the_rate_that_scored_best_on_the_rows_set_aside(go):
     assert warnings == ["method lora: learning_rate 0.01 is the largest that was tried, so a wider grid may do better"]
 
 
+def test_every_value_is_tried_with_as_many_seeds_and_their_mean_decides(go):
+    def lucky(recipe, name):
+        """On its first seed 2e-5 looks best for full; 1e-3 for lora diverges with its second."""
+        share, score = outcome(recipe, name)
+        stage = recipe.stages[0]
+        if name.startswith("search") and stage.arguments.learning_rate == 2e-5 and stage.seed == 1:
+            return share, 0.95
+        if name == "search/02-02-seed2":
+            return RunEnd(name, 1, 1.0, "the loss is nan", "diverged")
+        return share, score
+
+    workers, folder = go(RECIPE.replace("{seeds: 1, over", "{over"), PretendWorkers(lucky))
+    trials = [name for name in workers.done if name.startswith("search/")]
+    assert trials[:3] == ["search/01-01", "search/01-01-seed2", "search/01-01-seed3"]
+    assert len(trials) == 18
+    full, lora = (group["trials"] for group in data(folder)["search"])
+    assert full[0]["by_seed"] == [0.95, 0.6, 0.6]
+    assert [round(each["score"], 6) for each in full] == [0.716667, 0.8, 0.7]
+    assert [each["score"] for each in lora] == [0.5, None, 0.9]
+    assert [each["chosen"] for each in full] == [False, True, False]
+
+
+def test_what_was_expected_is_confirmed_refuted_or_left_undecided(go):
+    expected = """
+  margin: 0.02
+  hypotheses:
+    - {claim: full is ahead, better: full, than: lora}
+    - {better: lora, than: full}
+    - {equal: [lora, full]}
+"""
+    _, folder = go(RECIPE.rstrip() + expected)
+    found = data(folder)["hypotheses"]
+    assert [(each["claim"], each["outcome"]) for each in found] == [
+        ("full is ahead", "confirmed"),
+        ("lora > full", "refuted"),
+        ("lora = full", "refuted"),
+    ]
+    assert found[0]["difference"] == pytest.approx(0.1)
+    assert found[0]["p_corrected"] <= 0.05 < found[2]["p_equivalent"]
+    page, text = (folder / "report.html").read_text(), (folder / "README.md").read_text()
+    assert "| full is ahead | glue/mrpc | full less lora: accuracy +0.100" in text
+    assert page.count("confirmed") == 1
+    assert "lora: clearly worse than full" in text
+    _, folder = go(RECIPE.rstrip() + expected, overrides=["matrix.stages.mrpc.seed=[1, 2]"])
+    assert {each["outcome"] for each in data(folder)["hypotheses"]} == {"undecided"}
+    assert "No claim: 2 of 3 seeds." in (folder / "README.md").read_text()
+
+
+def test_what_differs_by_less_than_the_margin_is_equivalent(go):
+    workers = PretendWorkers(lambda recipe, name: (0.8, outcome(recipe, name)[1]))
+    _, folder = go(
+        RECIPE.rstrip() + "\n  margin: 0.1\n  hypotheses: [{equal: [full, lora]}, {better: lora, than: full}]\n",
+        workers,
+    )
+    lora = data(folder)["rows"][1]
+    assert lora["verdict"] == "equivalent"
+    assert lora["p_equivalent"] <= 0.05
+    assert [each["outcome"] for each in data(folder)["hypotheses"]] == ["confirmed", "refuted"]
+    assert "lora: equivalent to full within 0.1" in (folder / "README.md").read_text()
+
+
 def test_the_table_has_means_over_seeds_and_the_paired_difference(go):
     _, folder = go()
     full, lora = data(folder)["rows"]
@@ -107,7 +168,7 @@ def test_every_file_of_the_report_is_written(go):
     assert "6 of 6 cells are done." in readme
     assert "## glue/mrpc" in readme
     assert "| lora | 3 | 0.700 ± 0.000 |" in readme
-    assert "lora: worse than full, accuracy -0.100" in readme
+    assert "lora: clearly worse than full, accuracy -0.100" in readme
     page = (folder / "report.html").read_text()
     assert page.count("<svg") == 5  # scores, weights, disk, curves, search: memory and time are the same for both
     assert "http" not in page.replace("http-equiv", "")
@@ -191,8 +252,8 @@ def test_a_method_with_a_broken_trial_is_not_compared_unfairly(go):
 
 def test_halving_tries_the_best_again_with_more(go):
     text = RECIPE.replace(
-        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",
-        "search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: "
+        "search: {seeds: 1, over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",
+        "search: {seeds: 1, over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}, halving: "
         "{stages.mrpc.arguments.max_steps: [10, 20]}}",
     )
     steps = {}

@@ -33,7 +33,7 @@ matrix:
   stages.mrpc.seed: [1, 2, 3]
 study:
   reference: full
-  search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}
+  search: {seeds: 1, over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}
 """
 
 
