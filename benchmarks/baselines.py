@@ -37,7 +37,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", required=True)
     tokenizer = AutoTokenizer.from_pretrained(parser.parse_args().tokenizer)
-    print("| task | rows | tokens | metric | majority | naive Bayes | on pairs of words |\n|---|---:|---:|---|---:|---:|---:|")
+    print(
+        "| task | rows | tokens | metric | majority | naive Bayes | on pairs of words |\n|---|---:|---:|---|---:|---:|---:|"
+    )
     for name, limit, evaluated, length in ROWS:
         task = TASKS.load(name)
         train = read_part(tokenizer, task.rows("train", limit), length)

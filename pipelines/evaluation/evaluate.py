@@ -32,6 +32,7 @@ from pipelines.evaluation.few_shot.settings import FewShot
 from pipelines.evaluation.policy import PolicyKeys
 from pipelines.tasks import evaluation
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, Predictions, evaluation_of
+from pipelines.tasks.extractive_qa.task import Retrieval
 
 if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
@@ -54,6 +55,7 @@ class Evaluate(PolicyKeys, Stage):
         "{stage: evaluate, id: score, benchmarks: [glue/mrpc], max_eval_samples: 10}",
         "{stage: evaluate, from: text, datasets: [{path: builtin/python-docs, split: validation}], "
         "stride: 8, max_eval_samples: 10}",
+        "{stage: evaluate, benchmarks: [squad], retrieval: {name: bm25, k: 3}}",
         "{stage: evaluate, from: pairs, benchmarks: [multi30k/en-de], baselines: [copy_source], "
         "generation: {num_beams: 4, length_penalty: 0.6}}",
         "{stage: evaluate, from: text, prompts: {path: builtin/python-docs, max_length: 8}, "
@@ -87,6 +89,9 @@ class Evaluate(PolicyKeys, Stage):
     """How texts are written, for benchmarks whose answers are texts: `{num_beams: 4, length_penalty: 1.0}`."""
     spans: SpanSettings = SpanSettings()
     """How answers are found in texts, for benchmarks of the kind `qa`: `{n_best_size: 20, max_answer_length: 30}`."""
+    retrieval: Retrieval | None = None
+    """For benchmarks of the kind `qa`: search for passages instead of reading the given ones: `{name: bm25, k: 5}`. Scores are
+    of answers from what was found, beside `recall@k` and the scores with the given passages."""
     chat_template: TemplateName | None = None
     """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with,
     else `simple`."""
@@ -101,6 +106,11 @@ class Evaluate(PolicyKeys, Stage):
         unnamed = [name for name in self.tasks if name not in (self.benchmarks or ())]
         if unnamed:
             return [(("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed]
+        if self.retrieval is not None and (policy.asked(self) or self.few_shot is not None):
+            sentence = (
+                "is for benchmarks of the kind qa that a model was trained on, and none is scored here; leave it out"
+            )
+            return [(("retrieval",), sentence)]
         if policy.asked(self):
             return list(policy.mistakes(self, recipe))
         only_text = bool(self.datasets) and self.benchmarks is None
@@ -137,6 +147,11 @@ class Evaluate(PolicyKeys, Stage):
         if "spans" in self.model_fields_set and "qa" not in kinds:
             what = "answers are spans of a text"
             return [(("spans",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")]
+        if self.retrieval is not None and kinds != {"qa"}:
+            what = "answers are spans of a text"
+            return [
+                (("retrieval",), f"is for benchmarks whose {what}, and not all that are scored have such; leave it out")
+            ]
         return []
 
     def choices(self, recipe: Recipe) -> tuple[list[BenchmarkChoice], list[ConfigIssue]]:
@@ -195,6 +210,8 @@ class Evaluate(PolicyKeys, Stage):
             hashes |= {f"{choice.name}:{split}": value for split, value in task.content().items() if split in splits}
         for position, reference in enumerate(self.datasets or ()):
             hashes[f"datasets[{position}].{reference.text}"] = reference.content()
+        if self.retrieval is not None and self.retrieval.passages is not None:
+            hashes["retrieval.passages"] = self.retrieval.passages.content()
         if self.chat_template is not None:
             hashes["chat_template"] = content_of(self.chat_template)
         if (chosen := self.text_model(recipe)) is not None:

@@ -53,6 +53,8 @@ class Report:
                 split_ranges = each.intervals(task, score, self.context.seed)
                 scores |= {f"{name}{each.suffix}": value for name, value in split_scores.items()}
                 ranges |= {f"{name}{each.suffix}": value for name, value in split_ranges.items()}
+            scores |= {name: value for name, (value, _) in answers.scores.items()}
+            ranges |= {name: interval for name, (_, interval) in answers.scores.items()}
             self.metrics[choice.name] = scores
         baselines, skipped = self._guess(choice, task, [each for each, _ in labelled], answers.max_length)
         self.predicted += predicted
@@ -64,7 +66,7 @@ class Report:
             "columns": answers.columns,
             "precision": "no",
             "intervals": ranges,
-            "baselines": baselines,
+            "baselines": {**answers.baselines, **baselines},
             **({"percent": percent} if (percent := score_names(percent_metrics(task.metrics))) else {}),
             **answers.details,
             **(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipelines.core.decoding import Generation, SpanSettings
     from pipelines.core.interfaces import Context, Rows, Score, Task
     from pipelines.core.recipe import Recipe
+    from pipelines.tasks.extractive_qa.task import Retrieval
     from pipelines.tasks.predictions import SplitPredictions
 
 
@@ -44,6 +45,8 @@ class EvaluationSettings(Protocol):
     def generation(self) -> Generation: ...
     @property
     def spans(self) -> SpanSettings: ...
+    @property
+    def retrieval(self) -> Retrieval | None: ...
     @property
     def chat_template(self) -> str | None: ...
     @property
@@ -65,6 +68,10 @@ class Predictions:
     """The model's output behind each class of the task; None where both have the same order."""
     generation: Mapping[str, Any] | None = None
     """How texts were written; None where the answers are no texts."""
+    scores: Mapping[str, tuple[float, tuple[float, float]]] = field(default_factory=dict)
+    """Scores that are not counted from the answers, by name, each with its interval."""
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Scores of the same model asked in another way, by its name."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else it takes to ask the same again, and to read the scores rightly: it stands in `details.json`."""
 

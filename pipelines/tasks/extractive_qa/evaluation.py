@@ -10,7 +10,7 @@ together from tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
-from pipelines.tasks.extractive_qa.task import SHORTEST
+from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval
 from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_answer
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
@@ -362,21 +362,99 @@ class ExtractiveQAEvaluation(TaskEvaluation):
             aside = set_aside(request) if task.version_2 else None
             threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
             chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
-        predicted = []
+        predicted, scores, given = [], {}, {}
         for suffix, split, split_rows in request.splits():
             rows: Any = split_rows
             spans = find(rows, split)
             questions = questions_in(request.tokenizer, rows.texts, length)
-            predicted.append(SpanPredictions(name, split, suffix, rows, spans, questions, task.version_2, threshold))
+            answered = SpanPredictions(name, split, suffix, rows, spans, questions, task.version_2, threshold)
+            if request.stage.retrieval is not None:
+                if answered.labels is not None:
+                    reached = self.score(task)(answered.answers, answered.labels)
+                    given |= {f"{metric}{suffix}": value for metric, value in reached.items()}
+                rows, spans, recalls = retrieved(request, request.stage.retrieval, rows, split, length, find)
+                scores |= {f"{metric}{suffix}": value for metric, value in recalls.items()}
+                answered = SpanPredictions(name, split, suffix, rows, spans, questions, task.version_2, threshold)
+            predicted.append(answered)
         details = {
             "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
         } | _facts(predicted)
-        return Predictions(predicted, length, details=details)
+        if request.stage.retrieval is not None:
+            details["retrieval"] = request.stage.retrieval.model_dump(mode="json")
+        return Predictions(
+            predicted, length, scores=scores, baselines={"given passages": given} if given else {}, details=details
+        )
 
     def score(self, task: Task) -> Score:
         from pipelines.tasks.scoring import score_texts
 
         return score_texts(task)
+
+
+def retrieved(
+    request: EvaluationRequest,
+    settings: Retrieval,
+    rows: Any,
+    split: str,
+    length: int,
+    find: Callable[[Any, str], list[SpanAnswer]],
+) -> tuple[Any, list[SpanAnswer], dict[str, tuple[float, tuple[float, float]]]]:
+    """The rows with the passage that each answer is from, the best spans of all passages that were read, and recall.
+
+    `find(rows, split)` reads one passage a row. Raises DataError without passages.
+    """
+    from dataclasses import replace
+
+    from scipy.stats import binomtest
+
+    from pipelines.core.errors import DataError
+    from pipelines.tasks.extractive_qa import retrieval
+
+    gold = settings.passages is None
+    passages = retrieval.distinct(rows.pairs if settings.passages is None else settings.passages.rows())
+    if not passages:
+        raise DataError("retrieval.passages holds no text; name a file with a passage in each row")
+    depth = min(max(settings.k, *settings.recall_at), len(passages))
+    if settings.name == "bm25":
+        ranked = retrieval.bm25(rows.texts, passages, settings, depth)
+    else:
+        asked, offered = (
+            retrieval.embeddings(request.model, request.tokenizer, texts, length, **request.running(split))
+            for texts in (list(rows.texts), passages)
+        )
+        ranked = retrieval.cosine(asked, offered, depth)
+    read = [(row, int(place)) for row, places in enumerate(ranked) for place in places[: settings.k]]
+    many = replace(
+        rows,
+        texts=[rows.texts[row] for row, _ in read],
+        pairs=[passages[place] for _, place in read],
+        labels=None,
+        index=[rows.index[row] for row, _ in read],
+        starts=None,
+        ids=[f"{rows.ids[row]}/{place}" for row, place in read],
+    )
+    offers: list[list[tuple[SpanAnswer, str]]] = [[] for _ in range(len(rows))]
+    for (row, place), each in zip(read, find(many, split), strict=True):
+        offers[row].append((each, passages[place]))
+    best = [_best_of_passages(each, request.stage.spans.n_best_size) for each in offers]
+    right = list(retrieval.found_at(ranked, passages, rows, gold))
+    recalls = {}
+    for metric, value in retrieval.recall(right, settings.recall_at).items():
+        interval = binomtest(round(value * len(right)), len(right)).proportion_ci(method="wilson")
+        recalls[metric] = (value, (float(interval.low), float(interval.high)))
+    return replace(rows, pairs=[passage for _, passage in best]), [answer for answer, _ in best], recalls
+
+
+def _best_of_passages(offers: Sequence[tuple[SpanAnswer, str]], most: int) -> tuple[SpanAnswer, str]:
+    """The best spans of several passages, each text once, and the passage of the first."""
+    spans = sorted(
+        ((span, passage) for answer, passage in offers for span in answer.best), key=lambda each: -each[0].score
+    )
+    by_text: dict[str, Span] = {}
+    for span, _ in spans:
+        by_text.setdefault(span.text, span)
+    null = min(answer.null_score for answer, _ in offers)
+    return SpanAnswer(list(by_text.values())[:most], null), spans[0][1] if spans else offers[0][1]
 
 
 def set_aside(request: EvaluationRequest) -> Any:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.core.config import ConfigIssues
+from pipelines.core.config import Block, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
-from pipelines.data.references import DataPath
+from pipelines.data.references import DataPath, DatasetReference
 from pipelines.tasks.base import Column, Task, inline_places
 
 if TYPE_CHECKING:
@@ -61,6 +61,24 @@ def widest_stride(max_length: int) -> int:
 def stride_of(max_length: int, doc_stride: int | None) -> int:
     """Tokens that neighbouring windows share: what is given, else a third of a window, as 128 of 384 are."""
     return min(max_length // 3 if doc_stride is None else doc_stride, widest_stride(max_length))
+
+
+class Retrieval(Block):
+    """Passages that are searched for instead of given, for benchmarks of the kind `qa`."""
+
+    name: Literal["bm25", "embeddings"] = "bm25"
+    """How passages are ranked: BM25 over words, or the cosine of mean embeddings by the model's own body."""
+    passages: DatasetReference | None = None
+    """Text with a passage in each row: `{path: passages.jsonl, text: text}`. Default: the different contexts of the split that
+    is scored."""
+    k: int = Field(5, ge=1, le=1000)
+    """Passages that are read for each question; the best answer of all of them counts."""
+    recall_at: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (1, 5, 20)
+    """Depths at which recall is measured."""
+    k1: float = Field(1.2, ge=0, le=100)
+    """BM25: how soon more of the same word adds nothing."""
+    b: float = Field(0.75, ge=0, le=1)
+    """BM25: how much long passages are held back."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.events import read_events
-from pipelines.core.interfaces import World
+from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.core.registry import BASELINES
 from pipelines.tasks.predictions import read_predictions
+from tests import tiny
 
 RECIPE = """
 name: t
@@ -332,3 +333,59 @@ def test_checking_a_recipe_loads_nothing_heavy():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+QA = "task: {kind: qa, question: question, context: context, answers: answers, train: qa.jsonl, validation: qa.jsonl}"
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """Four questions about three contexts; each context but one is found by its words."""
+    contexts = ["the cat sleeps on the book", "a dog reads a film", "the dull book runs"]
+    asked = [("cat", 0, "the book"), ("dog", 1, "a film"), ("dull", 2, "runs"), ("dog", 0, "sleeps")]
+    lines = [
+        {
+            "question": question,
+            "context": contexts[at],
+            "answers": {"text": [answer], "answer_start": [contexts[at].index(answer)]},
+        }
+        for question, at, answer in asked
+    ]
+    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "passages.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in contexts[::-1]))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("retrieval", "expected"),
+    [
+        ("name: bm25, k: 1, recall_at: [1, 3]", {"recall@1": 0.75, "recall@3": 1.0}),
+        ("name: bm25, k: 2, recall_at: [1], passages: {path: passages.jsonl}", {"recall@1": 0.75}),
+        ("name: embeddings, k: 3, recall_at: [3]", {"recall@3": 1.0}),
+    ],
+)
+def test_questions_are_answered_from_passages_that_were_searched_for(questions, context, retrieval, expected):
+    made = recipe(
+        f"stage: supervised, id: asked, max_length: 24, {QA}",
+        f"stage: evaluate, retrieval: {{{retrieval}}}",
+        folder=questions,
+    )
+    model = tiny.build("bert", Head("question_answering"), max_position_embeddings=64)
+    given = context(made, "evaluate", {"asked": model})
+    made.stage("evaluate").run(given)
+    metrics, details = results(given)
+    assert {name: metrics["asked"][name] for name in expected} == expected
+    assert set(metrics["asked"]) == {"exact_match", "f1", *expected}
+    for name, value in expected.items():
+        low, high = details["asked"]["intervals"][name]
+        assert 0 <= low <= value <= high <= 1
+    assert set(details["asked"]["baselines"]["given passages"]) == {"exact_match", "f1"}
+    assert details["asked"]["retrieval"]["name"] == made.stage("evaluate").retrieval.name
+    (table,) = read_predictions(given.folder / "predictions.parquet").values()
+    if "k: 1" in retrieval:  # the last question finds the other dog
+        assert list(table["text_pair"])[-1] == "a dog reads a film"
+
+
+def test_retrieval_is_for_questions_about_texts(own_files):
+    with pytest.raises(RecipeError, match=r"retrieval.*answers are spans of a text"):
+        recipe("stage: supervised, id: mine, " + INLINE, "stage: evaluate, retrieval: {name: bm25}", folder=own_files)
