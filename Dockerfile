@@ -33,7 +33,9 @@ COPY pyproject.toml README.md LICENSE /opt/source/
 COPY configs /opt/source/configs
 COPY pipelines /opt/source/pipelines
 COPY service /opt/source/service
-RUN /opt/finery/bin/pip install --no-cache-dir --constraint /opt/source/constraints.txt /opt/source
+# Extras of the package, such as --build-arg EXTRAS='[ray]' for the nodes of a Ray cluster
+ARG EXTRAS
+RUN /opt/finery/bin/pip install --no-cache-dir --constraint /opt/source/constraints.txt "/opt/source${EXTRAS}"
 
 # Jobs, their database and the shared stages lie in /data, what comes from the Hub in /cache: mount both.
 RUN useradd --uid 10001 --user-group --create-home finery \

@@ -271,8 +271,9 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--table", action="store_true")
-    for factor, choices in FACTORS.items():
-        parser.add_argument(f"--{factor}", nargs="+", choices=choices, default=choices)
+    for option in ("--position", "--norm_position", "--attention_scoring", "--initial_weights"):
+        choices = FACTORS[option.removeprefix("--")]
+        parser.add_argument(option, nargs="+", choices=choices, default=choices)
     words = parser.parse_args()
     if words.table:
         print(table(read(words.out)))

@@ -1,11 +1,15 @@
 """`/healthz` and Prometheus metrics: counted from the rows, on both databases, with labels that no client invents."""
 
+import json
+import re
 import time
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, select, update
 
+from pipelines.core.files import configs_folder
 from service.api.health import MODES
 from service.jobs.job import Host
 from service.jobs.states import Ending, Move, Reason
@@ -15,6 +19,8 @@ from service.store import tables
 from service.store.errors import Unavailable
 from service.store.store import OUTCOMES, WAIT_BUCKETS
 from tests.service.served import Served
+
+MONITORING = configs_folder() / "deploy" / "monitoring"
 
 
 def samples(served):
@@ -201,3 +207,16 @@ def test_thousands_of_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
     assert sum(waits) == 1_001
     assert len([text for text in statements if text.lstrip().upper().startswith("SELECT")]) <= 8
     assert attempt.job == job
+
+
+def test_alerts_and_dashboard_ask_for_what_the_service_tells(served):
+    assert served.nobody.get("/healthz").status_code == 200  # so that a request is counted
+    told = served.nobody.get("/metrics").text
+    names = set(re.findall(r"^# TYPE (finery_\w+)", told, re.MULTILINE))
+    names |= {f"{name}_bucket" for name in names}
+    rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((MONITORING / "grafana.json").read_text())["panels"]
+    asked = [rule["expr"] for rule in rules] + [target["expr"] for panel in panels for target in panel["targets"]]
+    for expression in asked:
+        assert set(re.findall(r"finery_\w+", expression)) - {"finery"} <= names, expression
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
