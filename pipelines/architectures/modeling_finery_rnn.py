@@ -100,17 +100,20 @@ class FineryRnnWords(nn.Module):
 
     def __init__(self, config: FineryRnnConfig) -> None:
         super().__init__()
+        self.config = config
         self.words = nn.Dropout(config.word_dropout_prob)
         self.dropout = FineryRnnDropout(config.embedding_dropout_prob, config.variational_dropout)
 
-    def forward(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, table: nn.Embedding) -> Tensor:
+    def forward(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, table: nn.Module) -> Tensor:
         """(batch, query) ids, or vectors in their place, to (batch, query, dim)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds, one of the two")
         if inputs_embeds is None:
             inputs_embeds = table(input_ids)
             if self.training and self.words.p:
-                kept = self.words(inputs_embeds.new_ones(table.num_embeddings))  # a word is dropped wherever it stands
+                kept = self.words(
+                    inputs_embeds.new_ones(self.config.vocab_size)
+                )  # a word is dropped wherever it stands
                 inputs_embeds = inputs_embeds * kept[input_ids][..., None]
         return self.dropout(inputs_embeds)
 
