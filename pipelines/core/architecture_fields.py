@@ -264,8 +264,8 @@ def _baseline_mistakes(value: Mapping[str, object], model_type: str) -> list[Con
         issues.append((("preset",), f"is a shape of a transformer, but the family is {family}; leave out one of them"))
     for key, allowed in (("model_type", (OURS, model_type)), ("family", (family,))):
         if value.get(key) not in (None, *allowed):
-            sentence = f"is {show(value[key])}, but family: {family} is '{model_type}'; leave out one of them"
-            issues.append(((key,), sentence))
+            other = f"is {show(value[key])}, but family: {family} is '{model_type}'; leave out one of them"
+            issues.append(((key,), other))
     given = {key: entry for key, entry in value.items() if key not in ("preset", "model_type", "family")}
     for key, entry in given.items():
         if key in RESERVED:

