@@ -1,7 +1,8 @@
-"""Finery's own transformers family (`model_type: finery`), loaded on first use.
+"""Finery's own families, loaded on first use: transformers (`model_type: finery`), recurrent networks (`finery-rnn`) and
+convolutional ones (`finery-cnn`).
 
 Importing this package costs nothing: torch and transformers are imported when a class is first asked for, and
-asking for one also registers the family with transformers' Auto classes.
+asking for one also registers the families with transformers' Auto classes.
 
 The folder is flat, its files import each other with one dot and nothing else of this project, because
 `save_pretrained` copies exactly such files beside the weights. A published checkpoint carries its own code.
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .configuration_finery import FineryConfig
+    from .configuration_finery_cnn import FineryCnnConfig
+    from .configuration_finery_rnn import FineryRnnConfig
     from .modeling_finery import FineryModel
     from .modeling_finery_classification import (
         FineryForMultipleChoice,
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
         FineryForSequenceClassification,
         FineryForTokenClassification,
     )
+    from .modeling_finery_cnn import FineryCnnForConditionalGeneration, FineryCnnModel
     from .modeling_finery_language import (
         FineryForCausalLM,
         FineryForCausalLMWithValueHead,
@@ -27,8 +31,17 @@ if TYPE_CHECKING:
         FineryForMaskedLM,
         FineryForPreTraining,
     )
+    from .modeling_finery_rnn import FineryRnnModel
+    from .modeling_finery_rnn_heads import (
+        FineryRnnForCausalLM,
+        FineryRnnForConditionalGeneration,
+        FineryRnnForSequenceClassification,
+    )
 
 __all__ = [
+    "FineryCnnConfig",
+    "FineryCnnForConditionalGeneration",
+    "FineryCnnModel",
     "FineryConfig",
     "FineryForCausalLM",
     "FineryForCausalLMWithValueHead",
@@ -41,6 +54,11 @@ __all__ = [
     "FineryForSequenceClassification",
     "FineryForTokenClassification",
     "FineryModel",
+    "FineryRnnConfig",
+    "FineryRnnForCausalLM",
+    "FineryRnnForConditionalGeneration",
+    "FineryRnnForSequenceClassification",
+    "FineryRnnModel",
 ]
 
 

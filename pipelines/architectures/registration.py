@@ -1,4 +1,4 @@
-"""Tells transformers' Auto classes about the family. Importing this module is enough; doing it twice is harmless.
+"""Tells transformers' Auto classes about our families. Importing this module is enough; doing it twice is harmless.
 
 Not needed to load a published checkpoint: there, `auto_map` in its config.json plays this part.
 """
@@ -17,6 +17,8 @@ from transformers import (
 )
 
 from .configuration_finery import FineryConfig
+from .configuration_finery_cnn import FineryCnnConfig
+from .configuration_finery_rnn import FineryRnnConfig
 from .modeling_finery import FineryModel
 from .modeling_finery_classification import (
     FineryForMultipleChoice,
@@ -25,12 +27,19 @@ from .modeling_finery_classification import (
     FineryForSequenceClassification,
     FineryForTokenClassification,
 )
+from .modeling_finery_cnn import FineryCnnForConditionalGeneration, FineryCnnModel
 from .modeling_finery_language import (
     FineryForCausalLM,
     FineryForCausalLMWithValueHead,
     FineryForConditionalGeneration,
     FineryForMaskedLM,
     FineryForPreTraining,
+)
+from .modeling_finery_rnn import FineryRnnModel
+from .modeling_finery_rnn_heads import (
+    FineryRnnForCausalLM,
+    FineryRnnForConditionalGeneration,
+    FineryRnnForSequenceClassification,
 )
 
 HEADS = {
@@ -45,6 +54,16 @@ HEADS = {
     AutoModelForMultipleChoice: FineryForMultipleChoice,
 }
 """The class that each Auto class builds. `AUTO_MAP` in the configuration says the same to other processes."""
+RNN_HEADS = {
+    AutoModel: FineryRnnModel,
+    AutoModelForCausalLM: FineryRnnForCausalLM,
+    AutoModelForSeq2SeqLM: FineryRnnForConditionalGeneration,
+    AutoModelForSequenceClassification: FineryRnnForSequenceClassification,
+}
+"""The same for `model_type: finery-rnn`,"""
+CNN_HEADS = {AutoModel: FineryCnnModel, AutoModelForSeq2SeqLM: FineryCnnForConditionalGeneration}
+"""and for `finery-cnn`."""
+FAMILIES = {FineryConfig: HEADS, FineryRnnConfig: RNN_HEADS, FineryCnnConfig: CNN_HEADS}
 
 WITHOUT_AUTO_CLASS = {
     "AutoModelForReward": FineryForReward,
@@ -54,10 +73,11 @@ WITHOUT_AUTO_CLASS = {
 
 
 def register() -> None:
-    """Make `model_type: finery` known to AutoConfig and to every Auto class that the family has a head for."""
-    AutoConfig.register(FineryConfig.model_type, FineryConfig, exist_ok=True)
-    for auto_class, head in HEADS.items():
-        auto_class.register(FineryConfig, head, exist_ok=True)
+    """Make our model types known to AutoConfig, and to every Auto class that they have a head for."""
+    for config, heads in FAMILIES.items():
+        AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto_class, head in heads.items():
+            auto_class.register(config, head, exist_ok=True)
 
 
 register()

@@ -1,7 +1,8 @@
-"""What `model.architecture` may say: a preset with overrides, our own family's words, or a transformers `model_type`.
+"""What `model.architecture` may say: a preset with overrides, our own families' words, or a transformers `model_type`.
 
-The words and rules of our own family are those of `pipelines.architectures`, read from there; each mistake is said at
-the recipe key it is about. A preset is a file of `configs/architectures`.
+The words and rules of our own families are those of `pipelines.architectures`, read from there; each mistake is said at
+the recipe key it is about. A preset is a file of `configs/architectures`. `family: rnn` and `family: cnn` have words of
+their own and are model types of their own, `finery-rnn` and `finery-cnn`, so that each is published with its own code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 
-from pipelines.architectures import configuration_rules
+from pipelines.architectures import configuration_rules, convolutional_rules, recurrent_rules
+from pipelines.architectures.field_rules import FieldRules
 from pipelines.core.config import ConfigIssue, as_kind, json_type, misfit, show, unknown_key
 from pipelines.core.files import configs_folder
 from pipelines.core.model_types import ModelType, model_types
@@ -19,7 +21,13 @@ from pipelines.core.registry import nearest
 from pipelines.core.yaml_positions import read_yaml
 
 OURS = "finery"
-"""The `model_type` of our own family."""
+"""The `model_type` of our transformers."""
+BASELINES = {"rnn": "finery-rnn", "cnn": "finery-cnn"}
+"""The `model_type` that a `family` of a recipe has where it is no transformer."""
+BASELINE_RULES: dict[str, FieldRules] = {"finery-rnn": recurrent_rules.RULES, "finery-cnn": convolutional_rules.RULES}
+"""The words and rules of each of these."""
+OUR_MODEL_TYPES = (OURS, *BASELINE_RULES)
+"""Every `model_type` whose code is ours."""
 
 KINDS: dict[str, str] = configuration_rules.KINDS
 """Type words of `kinds` for each of FineryConfig's own fields."""
@@ -32,7 +40,16 @@ HEADS: dict[str, tuple[str, ...]] = {
     "decoder": ("causal_lm", "causal_lm_with_value", *ANY_FAMILY),
     "encoder-decoder": ("seq2seq_lm", *ANY_FAMILY),
 }
-"""What can stand on each of our families, as `Head.kind` calls it."""
+"""What can stand on each of our transformers, as `Head.kind` calls it."""
+BASELINE_HEADS: dict[str, dict[str, tuple[str, ...]]] = {
+    "finery-rnn": {
+        "encoder": ("sequence_classification",),
+        "decoder": ("causal_lm", "sequence_classification"),
+        "encoder-decoder": ("seq2seq_lm",),
+    },
+    "finery-cnn": {"encoder-decoder": ("seq2seq_lm",)},
+}
+"""What can stand on each stack of the others."""
 COUNTED = (
     "vocab_size",
     "hidden_size",
@@ -86,6 +103,8 @@ def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
             hint = nearest(str(preset), names)
             issues.append((("preset",), f"is {show(preset)}, which is no preset.{hint} Available: {', '.join(names)}"))
     model_type = value.get("model_type", base.get("model_type", OURS))
+    if (baseline := baseline_of(value)) is not None:
+        return issues + _baseline_mistakes(value, baseline)
     if base and model_type != base.get("model_type", OURS):
         shape_of = base.get("model_type", OURS)
         sentence = f"is {show(model_type)}, but the preset '{preset}' is a shape of '{shape_of}'; leave out one of them"
@@ -93,8 +112,8 @@ def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
     if model_type == OURS:
         return issues + _own_mistakes(value, base, whole=not issues)
     if not isinstance(model_type, str) or model_type not in model_types():
-        hint = nearest(str(model_type), (OURS, *model_types()))
-        some = f"{OURS}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
+        hint = nearest(str(model_type), (*OUR_MODEL_TYPES, *model_types()))
+        some = f"{', '.join(OUR_MODEL_TYPES)}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
         return [*issues, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
     return issues + _foreign_mistakes(value, model_types()[model_type], model_type)
 
@@ -104,20 +123,53 @@ def json_schema() -> dict[str, object]:
     own."""
     words = {key: {**json_type(kind), "default": DEFAULTS[key]} for key, kind in KINDS.items()}
     ours = {"preset": {"enum": list(presets())}, "model_type": {"const": OURS}, **words}
-    others = {"model_type": {"type": "string", "not": {"const": OURS}}}
+    others = {"model_type": {"type": "string", "not": {"enum": list(OUR_MODEL_TYPES)}}}
     return {
         "anyOf": [
             {"type": "object", "properties": ours, "additionalProperties": False, "minProperties": 1},
+            *(_baseline_schema(family, model_type) for family, model_type in BASELINES.items()),
             {"type": "object", "properties": others, "required": ["model_type"]},
             {"type": "null"},
         ]
     }
 
 
+def _baseline_schema(family: str, model_type: str) -> dict[str, object]:
+    rules = BASELINE_RULES[model_type]
+    words = {key: {**json_type(kind), "default": rules.defaults[key]} for key, kind in rules.kinds.items()}
+    own = {"family": {"const": family}, "model_type": {"enum": [OURS, model_type]}, **words}
+    named = {
+        "anyOf": [
+            {"required": ["family"]},
+            {"required": ["model_type"], "properties": {"model_type": {"const": model_type}}},
+        ]
+    }
+    return {"type": "object", "properties": own, "additionalProperties": False, **named}
+
+
+def baseline_of(value: Mapping[str, object]) -> str | None:
+    """The `model_type` of an architecture that is ours and no transformer; None for any other."""
+    for key, model_type in (("family", BASELINES), ("model_type", {each: each for each in BASELINE_RULES})):
+        if isinstance(named := value.get(key), str) and named in model_type:
+            return model_type[named]
+    return None
+
+
+def stack_of(words: Mapping[str, object]) -> str:
+    """`encoder`, `decoder` or `encoder-decoder`: the stacks of an architecture of ours whose words are resolved, or of a
+    config of ours."""
+    model_type = str(words.get("model_type", OURS))
+    if model_type == OURS:
+        return str(words.get("family", DEFAULTS["family"]))
+    return str(BASELINE_RULES[model_type].completed(words).get("stack", "encoder-decoder"))
+
+
 def heads(value: Mapping[str, object]) -> tuple[str, ...]:
     """What can stand on a model of this architecture, as `Head.kind` calls it. `value` has passed `mistakes`."""
     words = resolve(value)
     model_type = str(words["model_type"])
+    if model_type in BASELINE_HEADS:
+        return BASELINE_HEADS[model_type][stack_of(words)]
     if model_type == OURS:
         return HEADS[str(words.get("family", DEFAULTS["family"]))]
     return model_types()[model_type].heads
@@ -130,6 +182,10 @@ def resolve(value: Mapping[str, object]) -> dict[str, object]:
     Under another `family`, `position` or `attention_pattern` than the preset's, words that go with its own are left
     out.
     """
+    if (baseline := baseline_of(value)) is not None:
+        kinds = BASELINE_RULES[baseline].kinds
+        own = {key: as_kind(entry, kinds[key]) for key, entry in value.items() if key in kinds}
+        return {"model_type": baseline, **own}
     preset = value.get("preset")
     base = _overridden(_read(preset), value) if isinstance(preset, str) else {}
     model_type = str(value.get("model_type", base.get("model_type", OURS)))
@@ -189,8 +245,45 @@ def _own_mistakes(value: Mapping[str, object], base: Mapping[str, object], whole
 
 
 def _own_type(key: str, value: object) -> str | None:
-    """What is wrong with the name of a field of our family, or with the type of its value."""
-    return misfit(value, KINDS[key]) if key in KINDS else unknown_key(key, ("preset", "model_type", *KINDS))
+    """What is wrong with the name of a field of our transformers, or with the type of its value."""
+    if key == "family":
+        return misfit(value, "|".join([KINDS[key], *(f"={family}" for family in BASELINES)]))
+    if key in KINDS:
+        return misfit(value, KINDS[key]) and f"{misfit(value, KINDS[key])}{_needs_no_attention(key, value)}"
+    for family, model_type in BASELINES.items():
+        if key in BASELINE_RULES[model_type].fields:
+            return f"is a word of family: {family}; leave it out, or set that family"
+    return unknown_key(key, ("preset", "model_type", *KINDS))
+
+
+def _needs_no_attention(key: str, value: object) -> str:
+    without = (key, value) == ("attention_scoring", "none")
+    return " (none is for family: rnn, whose decoder can do without)" if without else ""
+
+
+def _baseline_mistakes(value: Mapping[str, object], model_type: str) -> list[ConfigIssue]:
+    """Mistakes in the words of an architecture of ours that is no transformer."""
+    rules = BASELINE_RULES[model_type]
+    family = next(name for name, own in BASELINES.items() if own == model_type)
+    issues: list[ConfigIssue] = []
+    if value.get("preset") is not None:
+        issues.append((("preset",), f"is a shape of a transformer, but the family is {family}; leave out one of them"))
+    for key, allowed in (("model_type", (OURS, model_type)), ("family", (family,))):
+        if value.get(key) not in (None, *allowed):
+            other = f"is {show(value[key])}, but family: {family} is '{model_type}'; leave out one of them"
+            issues.append(((key,), other))
+    given = {key: entry for key, entry in value.items() if key not in ("preset", "model_type", "family")}
+    for key, entry in given.items():
+        if key in RESERVED:
+            issues.append(((key,), RESERVED[key]))
+        elif key not in rules.fields:
+            foreign = f"is a word of our transformers; family: {family} takes {', '.join(rules.fields)}"
+            issues.append(((key,), foreign if key in KINDS else unknown_key(key, tuple(rules.fields))))
+        elif sentence := misfit(entry, rules.kinds[key]):
+            issues.append(((key,), f"{sentence}{_needs_no_attention(key, entry)}"))
+    judged = {key: entry for key, entry in given.items() if (key,) not in {place for place, _ in issues}}
+    found = rules.findings(judged) if len(judged) == len(given) else []
+    return issues + [(_place(keys, given), sentence) for keys, sentence in found]
 
 
 def _place(keys: tuple[str, ...], given: Mapping[str, object]) -> tuple[str, ...]:

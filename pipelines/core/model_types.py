@@ -36,6 +36,10 @@ def model_types() -> dict[str, ModelType]:
     return {name: ModelType(entry["keys"], entry["aliases"], tuple(entry["heads"])) for name, entry in types.items()}
 
 
+RECURRENT, CONVOLUTIONAL = "finery-rnn", "finery-cnn"
+"""The model types of our families `rnn` and `cnn`."""
+
+
 def looks_back_only(words: Mapping[str, object]) -> bool:
     """Whether the first token of a text knows nothing of the others.
 
@@ -44,6 +48,8 @@ def looks_back_only(words: Mapping[str, object]) -> bool:
     model_type = words.get("model_type", "finery")
     if model_type == "finery":
         return bool(words.get("family", "encoder") == "decoder")
+    if model_type == RECURRENT:
+        return bool(words.get("stack") == "decoder")
     entry = model_types().get(str(model_type))
     if entry is None:
         return False
@@ -91,6 +97,17 @@ def sees_ahead(architecture: Mapping[str, Any]) -> str | None:
         if family == "decoder":
             return None
         return f"needs a model that sees only what comes before: family decoder, not {family}"
+    if model_type == RECURRENT:
+        stack = architecture.get("stack", "encoder-decoder")
+        return (
+            None
+            if stack == "decoder"
+            else f"needs a model that sees only what comes before: stack decoder, not {stack}"
+        )
+    if model_type == CONVOLUTIONAL:
+        return (
+            "needs a model that sees only what comes before, but family cnn has an encoder; use rnn with stack: decoder"
+        )
     facts = model_types().get(model_type)
     if facts is None or architecture.get("is_decoder"):
         return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core import architecture_fields
 from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import checkpoint as checkpoints
@@ -131,6 +132,11 @@ def attend(request: AttentionRequest) -> AttentionMaps:
     checkpoint = checkpoints.find(request.model)
     config = checkpoints.config_of(checkpoint)
     family = heads.family_of(config)
+    if (
+        config.model_type in architecture_fields.BASELINE_RULES
+        and getattr(config, "attention_scoring", "none") == "none"
+    ):
+        raise CommandError(f"'{request.model}' is a recurrent network without attention; choose a model that has some")
     if request.target is not None and family != "encoder-decoder":
         lacks = "decoder" if family == "encoder" else "encoder"
         raise CommandError(
@@ -154,6 +160,8 @@ def attend(request: AttentionRequest) -> AttentionMaps:
     wanted = {"encoder": ("encoder",), "decoder": ("decoder",), "encoder-decoder": ("encoder", "decoder", "cross")}[
         family
     ]
+    if config.model_type in architecture_fields.BASELINE_RULES:  # cells and convolutions stand in for the others
+        wanted = ("cross",)
     sections = tuple(
         _section(name, *named[name][1:], outputs.get(named[name][0]), request, model, notes) for name in wanted
     )

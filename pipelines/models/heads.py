@@ -152,9 +152,9 @@ def family_of(config: PreTrainedConfig) -> Family:
     """Encoder, decoder or encoder-decoder: by the config's own word, by its head, by what transformers opens it as."""
     from transformers.models.auto import modeling_auto
 
-    own = getattr(config, "family", None)
-    if own in FAMILY_HEADS:
-        return own  # type: ignore[no-any-return]
+    for word in ("family", "stack"):  # those of our own families
+        if (own := getattr(config, word, None)) in FAMILY_HEADS:
+            return own  # type: ignore[no-any-return]
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder"
     heads = getattr(config, "architectures", None) or []

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import quantization as quantizing
@@ -83,7 +84,8 @@ def _mark_ends(config: PreTrainedConfig, given: Mapping[str, Any]) -> None:
     parts.pop(None, None)
     if "decoder_start_token_id" not in given:
         start = getattr(own, "decoder_start_token_id", None)
-        usual = config.bos_token_id if config.model_type == "finery" else config.pad_token_id
+        ours = config.model_type in architecture_fields.OUR_MODEL_TYPES
+        usual = config.bos_token_id if ours else config.pad_token_id
         config.decoder_start_token_id = parts.get(start, usual)
     if getattr(own, "forced_eos_token_id", None) is not None and "forced_eos_token_id" not in given:
         config.forced_eos_token_id = config.eos_token_id

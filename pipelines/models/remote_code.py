@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ def forget_named(opened: Any, where: Mapping[str, Any]) -> Any:
     waiting = [opened.config]
     while waiting:
         config = waiting.pop()
-        if getattr(config, "model_type", None) == "finery":  # it names its own files whenever it is saved
+        if (
+            getattr(config, "model_type", None) in architecture_fields.OUR_MODEL_TYPES
+        ):  # it names its own files whenever it is saved
             continue
         for key in NAMES_OF_CODE:
             config.__dict__.pop(key, None)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pipelines.core import architecture_fields
 from pipelines.core.errors import DataError, IncompatibleError, ModelError
 from pipelines.core.model_types import positions_for_text
 from pipelines.data.completions import padding_token
@@ -393,7 +394,7 @@ def unfit(model: PreTrainedModel, processes: int, adapts: bool) -> None:
     why = None
     if model.config.is_encoder_decoder:
         why = "writes for decoders only"
-    elif model.config.model_type == "finery":
+    elif model.config.model_type in architecture_fields.OUR_MODEL_TYPES:
         why = "has no class for models of the finery family"
     elif adapts:
         why = "is given whole weights here, and the tuner is an adapter"

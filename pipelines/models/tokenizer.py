@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines.architectures.configuration_rules import completed
+from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
 from pipelines.core.registry import TOKENIZERS
 from pipelines.models import remote_code
@@ -60,6 +61,8 @@ def has_segments(shape: Mapping[str, Any]) -> bool:
     model_type = words.pop("model_type", "finery")
     if model_type in SEGMENTS_WITHOUT_A_SIZE:
         return True
+    if model_type in architecture_fields.BASELINE_RULES:
+        return False
     if model_type == "finery":
         words = completed(words)
     elif "type_vocab_size" not in words:

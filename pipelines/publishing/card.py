@@ -300,7 +300,7 @@ def _verified(proof: JSONObject | None) -> str:
 
 def _summary(recipe: Recipe, head: Head, words: str) -> str:
     architecture = recipe.model.architecture or {}
-    shape = architecture.get("preset") or architecture.get("model_type")
+    shape = next((architecture[key] for key in ("preset", "model_type", "family") if architecture.get(key)), "encoder")
     body = (
         f"the shape `{shape}`, trained from scratch"
         if recipe.model.architecture

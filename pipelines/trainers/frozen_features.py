@@ -240,8 +240,11 @@ def _agrees(layers: FrozenLayers, inputs: dict[str, Any]) -> bool:
         return False
     expected = layers.model(**inputs)
     layers.current = layers.states(inputs) * mask[..., None]
-    with layers.passing():
-        found = layers.model(**inputs)
+    try:
+        with layers.passing():
+            found = layers.model(**inputs)
+    except ValueError:  # a layer that hands on more than states, as one of recurrent cells does, was not unpacked
+        return False
     names = [name for name in expected if isinstance(expected[name], Tensor) and name.endswith("logits")]
     close = [
         (found[name].float() - expected[name].float()).abs().max() <= TOLERANCE * expected[name].float().abs().max()

@@ -5,7 +5,7 @@ The policy is the model that writes, which stages on preferences and rewards rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core import architecture_fields
@@ -45,8 +45,10 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
     shape = recipe.model.architecture
     words = architecture_fields.resolve(shape) if shape else None
-    if words is not None and (why := stage.tuner.misfit(words, head)) is not None:
+    if words is not None and (why := misfit(stage.tuner, words, head)) is not None:
         yield ("tuner",), f"is {stage.tuner.name}, which {why}"
+    if words is not None and words["model_type"] in architecture_fields.BASELINE_RULES:
+        yield from _on_baselines(stage, recipe)
     positions = (words or {}).get("max_position_embeddings")
     taken = stage.tuner.positions
     if taken and isinstance(positions, int) and positions - taken < longest <= positions:
@@ -70,6 +72,26 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
     yield from _two_schedules(stage)
     yield from _on_unmergeable(stage, recipe)
     yield from _on_adapters(stage, recipe)
+
+
+def misfit(tuner: TunerBlock, words: Mapping[str, Any], head: str) -> str | None:
+    """Why a tuner cannot serve a model with these config words and this kind of head, completing `the tuner lora …`."""
+    if words.get("model_type") in architecture_fields.BASELINE_RULES and not tuner.any_layers:
+        return "changes the layers of transformers, which families rnn and cnn do not have; use full or last_layer"
+    return tuner.misfit(words, head)
+
+
+def _on_baselines(stage: TrainingStage, recipe: Recipe) -> Iterable[ConfigIssue]:
+    """What layers of cells and convolutions cannot do; places relative to the stage."""
+    if stage.arguments.activation_checkpointing:
+        key = ("arguments", "activation_checkpointing")
+        yield key, "is true, which is for the layers of transformers; leave it out for families rnn and cnn"
+    if recipe.launch.profile in ("fsdp2", "zero2", "zero3"):
+        yield (
+            ("tuner",),
+            f"trains a model of the families rnn and cnn, which launch.profile {recipe.launch.profile} does not divide; "
+            "use ddp",
+        )
 
 
 DIVIDED_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
@@ -206,7 +228,7 @@ def opened(
         head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None, **words
     )
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
-    if (why := stage.tuner.misfit(words, head.kind)) is not None:
+    if (why := misfit(stage.tuner, words, head.kind)) is not None:
         raise IncompatibleError(f"the tuner {stage.tuner.name} {why}")
     return model
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -71,6 +71,7 @@ class Full(TunerBlock):
     """Train every weight, or all but the frozen ones."""
 
     name: Literal["full"] = "full"
+    any_layers: ClassVar[bool] = True
     discriminative: float | None = Field(None, gt=1)
     """Each layer learns this many times slower than the one above it, the embeddings slowest: 2.6 in ULMFiT."""
     gradual_unfreezing: Annotated[

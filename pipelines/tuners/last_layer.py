@@ -6,7 +6,7 @@ Do? Freezing Layers During Transformer Fine-Tuning", arxiv.org/abs/1911.03090.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ class LastLayer(TunerBlock):
     """Train the head, and the last layers on demand."""
 
     name: Literal["last_layer"] = "last_layer"
+    any_layers: ClassVar[bool] = True
     layers: int = Field(0, ge=0)
     """How many layers below the head learn too."""
 

@@ -20,7 +20,13 @@ HEAVY = {
 }  # fmt: skip
 GENERATORS = {"pipelines/core/generate_model_types.py"}
 """Tools of the developer that read the live classes; nothing imports them."""
-LIGHT_ARCHITECTURES = {"pipelines.architectures.configuration_rules", "pipelines.architectures.arithmetic"}
+LIGHT_ARCHITECTURES = {
+    f"pipelines.architectures.{name}"
+    for name in (
+        "configuration_rules", "arithmetic", "field_rules", "recurrent_rules", "recurrent_arithmetic",
+        "convolutional_rules", "convolutional_arithmetic",
+    )
+}  # fmt: skip
 """Files of the family that load without torch: `core` may import them."""
 
 

@@ -146,6 +146,10 @@ def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
     words, notes = _words(recipe)
     if words is None:
         return None, notes
+    if words["model_type"] in architecture_fields.BASELINE_RULES:
+        from pipelines.runs.planning.baseline_size import BaselineShape
+
+        return BaselineShape(words), notes
     return (OwnShape(words) if words["model_type"] == architecture_fields.OURS else ForeignShape(words)), notes
 
 

@@ -22,6 +22,7 @@ from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.runs import hardware
 from pipelines.runs.distributed import hosts
 from pipelines.runs.planning import training_memory
+from pipelines.runs.planning.baseline_size import BaselineShape
 from pipelines.runs.planning.communication import added_seconds, communication
 from pipelines.runs.planning.model_size import TunedWeights, first_line, outputs, shape_of
 from pipelines.runs.planning.training_memory import FLOAT, Step
@@ -266,10 +267,12 @@ class Planner:
             seconds = sequences * flops / self.flops_per_second + (steps or 0) * STEP_SECONDS
             plan = replace(plan, flops=sequences * flops, seconds=seconds)
         words = self.model.words(head)
-        if words is None:
+        baseline = self.model if isinstance(self.model, BaselineShape) else None
+        if words is None and baseline is None:
             unknown = "memory is unknown: no model of our own has these sizes and this head"
             return replace(plan, notes=(*plan.notes, unknown))
-        layered, layers = training_memory.in_layers(words, head.kind, outputs(head))
+        # of a baseline no profile divides the layers
+        layered, layers = (0, 0) if words is None else training_memory.in_layers(words, head.kind, outputs(head))
         sent = communication(
             self.profile, self.processes, everything * FLOAT, layered, learnt * FLOAT, layers, accumulated
         )
@@ -288,6 +291,8 @@ class Planner:
             sharded=self.profile == "fsdp2",
             padded=stage.stage != "pretrain",
         )
+        if baseline is not None:
+            return replace(plan, memory=baseline.memory(head, step, everything, learnt))
         memory = _memory(words, head, step, everything, learnt, adapter)
         if adapter is not None and adapter.packed:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))

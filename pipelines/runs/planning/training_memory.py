@@ -127,7 +127,7 @@ def memory(
         return _sharded(counts, blocks, step, fields, weights, gradients, state)
     buckets = gradients if step.processes > 1 else 0
     earlier = gradients if step.accumulated > 1 else 0
-    fullest = max(_fullest(blocks) + earlier, gradients + _scratch(step, gradients, fields))
+    fullest = max(fullest_moment(blocks) + earlier, gradients + _scratch(step, gradients, fields))
     return Memory(
         weights=weights,
         gradients=gradients + buckets,
@@ -164,7 +164,7 @@ def _sharded(
     own = gradients // parts
     divided = [replace(block, learnt=block.learnt // parts) for block in blocks]
     earlier = own if step.accumulated > 1 else 0
-    fullest = max(_fullest(divided) + learnt + earlier, own + _scratch(step, gradients, fields) // parts)
+    fullest = max(fullest_moment(divided) + learnt + earlier, own + _scratch(step, gradients, fields) // parts)
     return Memory(
         weights=weights // parts + whole,
         gradients=own + learnt,
@@ -174,7 +174,7 @@ def _sharded(
     )
 
 
-def _fullest(blocks: list[Segment]) -> int:
+def fullest_moment(blocks: list[Segment]) -> int:
     """The most that activations and gradients take together, over the forward and the backward pass."""
     activations = gradients = most = 0
     for block in blocks:

@@ -6,8 +6,11 @@ import pytest
 from transformers import AutoConfig
 
 import pipelines.architectures
+from pipelines.architectures import FineryCnnConfig, FineryRnnConfig
 from pipelines.architectures.configuration_finery import AUTO_MAP, FineryConfig
-from pipelines.architectures.registration import HEADS, WITHOUT_AUTO_CLASS, register
+from pipelines.architectures.configuration_finery_cnn import AUTO_MAP as CNN_MAP
+from pipelines.architectures.configuration_finery_rnn import AUTO_MAP as RNN_MAP
+from pipelines.architectures.registration import CNN_HEADS, FAMILIES, HEADS, RNN_HEADS, WITHOUT_AUTO_CLASS, register
 from tests import strangers
 
 
@@ -28,16 +31,26 @@ def test_each_auto_class_builds_its_head(auto_class, tiny):
     assert type(auto_class.from_config(config)) is HEADS[auto_class]
 
 
-def test_a_config_is_found_by_model_type():
-    assert type(AutoConfig.for_model("finery")) is FineryConfig
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
+def test_a_config_is_found_by_model_type(config):
+    assert type(AutoConfig.for_model(config.model_type)) is config
 
 
-def test_the_auto_map_says_the_same_as_the_registration():
-    said = {name: f"{head.__module__.rpartition('.')[2]}.{head.__name__}" for name, head in CLASSES.items()}
-    assert {"AutoConfig": "configuration_finery.FineryConfig", **said} == AUTO_MAP
+EVERY_CLASS = {
+    "finery": (AUTO_MAP, FineryConfig, CLASSES),
+    "rnn": (RNN_MAP, FineryRnnConfig, {each.__name__: head for each, head in RNN_HEADS.items()}),
+    "cnn": (CNN_MAP, FineryCnnConfig, {each.__name__: head for each, head in CNN_HEADS.items()}),
+}
 
 
-@pytest.mark.parametrize(("name", "head"), CLASSES.items())
+@pytest.mark.parametrize("family", EVERY_CLASS)
+def test_the_auto_map_says_the_same_as_the_registration(family):
+    auto_map, config, classes = EVERY_CLASS[family]
+    named = {"AutoConfig": config, **classes}
+    assert {name: f"{each.__module__.rpartition('.')[2]}.{each.__name__}" for name, each in named.items()} == auto_map
+
+
+@pytest.mark.parametrize(("name", "head"), [pair for *_, classes in EVERY_CLASS.values() for pair in classes.items()])
 def test_each_head_is_saved_under_its_own_auto_class(name, head):
     assert head._auto_class == name
 
@@ -48,7 +61,7 @@ REPOSITORY = Path(pipelines.architectures.__file__).parents[2]
 def test_importing_the_package_and_its_arithmetic_loads_neither_torch_nor_transformers():
     code = (
         "import sys, pipelines.architectures\n"
-        "from pipelines.architectures import arithmetic, configuration_rules\n"
+        "from pipelines.architectures import arithmetic, convolutional_arithmetic, recurrent_arithmetic\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -8,17 +8,41 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.dynamic_module_utils import get_relative_import_files
 
 import pipelines.architectures
-from pipelines.architectures import FineryForMaskedLM, FineryForSequenceClassification, FineryModel
+from pipelines.architectures import (
+    FineryCnnConfig,
+    FineryCnnForConditionalGeneration,
+    FineryForMaskedLM,
+    FineryForSequenceClassification,
+    FineryModel,
+    FineryRnnConfig,
+    FineryRnnForCausalLM,
+    FineryRnnForConditionalGeneration,
+    FineryRnnForSequenceClassification,
+    FineryRnnModel,
+)
 from pipelines.architectures.configuration_finery import AUTO_MAP
+from pipelines.architectures.configuration_finery_cnn import AUTO_MAP as CNN_MAP
+from pipelines.architectures.configuration_finery_rnn import AUTO_MAP as RNN_MAP
 from tests import strangers
 from tests.covering import covering
 
 from .designs import HEADED, headed
 
 CODE = Path(pipelines.architectures.__file__).parent
-CARRIED = {file.name for file in CODE.glob("*.py")} - {"__init__.py", "registration.py", "arithmetic.py"}
+
+
+def carried_by(configuration: str) -> set[str]:
+    """The files that a model type's configuration needs, itself among them: what transformers copies."""
+    file = CODE / configuration
+    return {configuration, *(Path(needed).name for needed in get_relative_import_files(file))}
+
+
+CARRIED = carried_by("configuration_finery.py")
+CARRIED_BY_RNN = carried_by("configuration_finery_rnn.py")
+CARRIED_BY_CNN = carried_by("configuration_finery_cnn.py")
 
 STRANGER = """
 import torch, transformers
@@ -57,14 +81,25 @@ def stranger(folder: Path, tokens: list, load: dict, save: dict | None = None, *
 
 
 def test_at_most_eight_files_travel():
-    assert len(CARRIED) <= 8
+    assert max(len(CARRIED), len(CARRIED_BY_RNN), len(CARRIED_BY_CNN)) <= 8
 
 
-def assert_complete(folder: Path) -> None:
+def test_every_file_travels_with_a_family_or_is_named_here_as_staying():
+    staying = {"__init__", "registration", "arithmetic", "recurrent_arithmetic", "convolutional_arithmetic"}
+    here = {file.name for file in CODE.glob("*.py")}
+    assert {*CARRIED, *CARRIED_BY_RNN, *CARRIED_BY_CNN} == here - {f"{name}.py" for name in staying}
+
+
+def test_no_family_carries_the_code_of_another():
+    assert CARRIED.isdisjoint(CARRIED_BY_RNN | CARRIED_BY_CNN)
+    assert {"field_rules.py", "sequence_states.py"} == CARRIED_BY_RNN & CARRIED_BY_CNN
+
+
+def assert_complete(folder: Path, auto_map: dict[str, str] = AUTO_MAP, carried: set[str] = CARRIED) -> None:
     """Every head in the auto_map, and the code byte for byte."""
-    assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
-    assert {file.name for file in folder.glob("*.py")} == CARRIED
-    for name in CARRIED:
+    assert json.loads((folder / "config.json").read_text())["auto_map"] == auto_map
+    assert {file.name for file in folder.glob("*.py")} == carried
+    for name in carried:
         assert (folder / name).read_bytes() == (CODE / name).read_bytes()
 
 
@@ -136,6 +171,40 @@ def test_every_head_answers_and_writes_elsewhere_as_it_does_here(tmp_path):
         assert answers[name][0] == class_name
         torch.testing.assert_close(torch.tensor(answers[name][1]), output, rtol=0, atol=1e-6)
         assert answers[name][2:] == written
+
+
+@torch.no_grad()
+def test_recurrent_and_convolutional_models_answer_and_write_elsewhere_as_they_do_here(tmp_path):
+    words = {"vocab_size": 61, "hidden_size": 8, "num_hidden_layers": 1, "bos_token_id": 1, "initializer_range": 1.0}
+    lstm = FineryRnnConfig(**words)
+    models = {
+        "lstm": ("AutoModelForSeq2SeqLM", FineryRnnForConditionalGeneration(lstm)),
+        "language": ("AutoModelForCausalLM", FineryRnnForCausalLM(FineryRnnConfig(**words, stack="decoder"))),
+        "classifier": (
+            "AutoModelForSequenceClassification",
+            FineryRnnForSequenceClassification(FineryRnnConfig(**words, stack="encoder", cell="gru")),
+        ),
+        "bare": ("AutoModel", FineryRnnModel(lstm)),
+        "convolutions": ("AutoModelForSeq2SeqLM", FineryCnnForConditionalGeneration(FineryCnnConfig(**words))),
+    }
+    tokens = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    load, again, expected = {}, {}, {}
+    for name, (auto_class, model) in models.items():
+        model.eval().save_pretrained(tmp_path / name)
+        auto_map, files = (CNN_MAP, CARRIED_BY_CNN) if name == "convolutions" else (RNN_MAP, CARRIED_BY_RNN)
+        assert_complete(tmp_path / name, auto_map, files)
+        load[name], again[name] = (auto_class, tmp_path / name), str(tmp_path / f"{name}-copy")
+        output = model(input_ids=torch.tensor(tokens))
+        expected[name] = output["logits"] if "logits" in output else output[0]
+    answers = stranger(tmp_path, tokens, load, save=again)
+    for name, (_, model) in models.items():
+        class_name, output, *written = answers[name]
+        assert class_name == type(model).__name__
+        torch.testing.assert_close(torch.tensor(output), expected[name], rtol=0, atol=1e-6)
+        if model.can_generate():
+            assert written == [model.generate(torch.tensor(tokens), max_new_tokens=4, do_sample=False).tolist()]
+        auto_map, files = (CNN_MAP, CARRIED_BY_CNN) if name == "convolutions" else (RNN_MAP, CARRIED_BY_RNN)
+        assert_complete(Path(again[name]), auto_map, files)
 
 
 @pytest.fixture

@@ -39,7 +39,11 @@ def test_overrides_win_over_the_preset_and_the_model_type_is_filled_in():
         ({"hidden_size": True}, "hidden_size", "is true, must be a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers", "is 0, must be at least 1"),
         ({"hidden_act": "gelo"}, "hidden_act", "Did you mean 'gelu'?"),
-        ({"family": "dekoder"}, "family", "must be one of encoder, decoder, encoder-decoder. Did you mean 'decoder'?"),
+        (
+            {"family": "dekoder"},
+            "family",
+            "one of encoder, decoder, encoder-decoder, rnn, cnn. Did you mean 'decoder'?",
+        ),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob", "at least 0 and below 1"),
         ({"layer_norm_eps": 0}, "layer_norm_eps", "must be a number above 0"),
         ({"pad_token_id": -1}, "pad_token_id", "must be the id of a token"),
@@ -74,6 +78,30 @@ def test_overrides_win_over_the_preset_and_the_model_type_is_filled_in():
         ({"model_type": "gpt2", "hidden_size": 8, "n_embd": 8}, "hidden_size", "another name of 'n_embd'"),
         ({"model_type": "gpt2", "dtype": "bfloat16"}, "dtype", "launch.mixed_precision"),
         ({"model_type": "gpt2", "position": "learned"}, "position", "unknown key"),
+        ({"attention_scoring": "none"}, "attention_scoring", "none is for family: rnn, whose decoder can do without"),
+        ({"cell": "gru"}, "cell", "is a word of family: rnn; leave it out, or set that family"),
+        ({"kernel_size": 3}, "kernel_size", "is a word of family: cnn"),
+        ({"family": "rnn", "position": "rotary"}, "position", "family: rnn takes stack, cell, vocab_size, hidden_size"),
+        ({"family": "rnn", "hiden_size": 8}, "hiden_size", "Did you mean 'hidden_size'?"),
+        ({"family": "rnn", "cell": "lstmm"}, "cell", "must be one of lstm, gru, rnn. Did you mean 'lstm'?"),
+        ({"family": "rnn", "attention_scoring": "cosine"}, "attention_scoring", "one of none, additive, dot_product"),
+        ({"family": "rnn", "hidden_size": 33}, "hidden_size", "choose an even number, or bidirectional: false"),
+        ({"family": "rnn", "stack": "decoder", "bidirectional": True}, "bidirectional", "use stack: encoder"),
+        ({"family": "rnn", "stack": "encoder", "attention_scoring": "additive"}, "attention_scoring", "is 'encoder'"),
+        ({"family": "rnn", "stack": "decoder", "num_decoder_layers": 1}, "num_decoder_layers", "is for stack: enc"),
+        ({"family": "rnn", "attention_scoring": "none", "input_feeding": True}, "input_feeding", "nothing to feed"),
+        ({"family": "rnn", "weight_dropout_prob": 1}, "weight_dropout_prob", "at least 0 and below 1"),
+        ({"family": "rnn", "initializer_range": 0}, "initializer_range", "must be a number above 0"),
+        ({"family": "rnn", "pad_token_id": 40000}, "pad_token_id", "outside a vocabulary of 30522"),
+        ({"family": "rnn", "num_labels": 3}, "num_labels", "is decided by the stage's task"),
+        ({"family": "rnn", "model_type": "bert"}, "model_type", "but family: rnn is 'finery-rnn'"),
+        ({"family": "rnn", "preset": "bert-mini"}, "preset", "is a shape of a transformer, but the family is rnn"),
+        ({"family": "rnn", "preset": "bert-mni"}, "preset", "is a shape of a transformer"),
+        ({"model_type": "finery-rnn", "family": "encoder"}, "family", "but family: rnn is 'finery-rnn'"),
+        ({"model_type": "finery-rnn", "hidden_size": 0}, "hidden_size", "is 0, must be at least 1"),
+        ({"family": "cnn", "attention_scoring": "none"}, "attention_scoring", "none is for family: rnn"),
+        ({"family": "cnn", "kernel_size": 4}, "kernel_size", "choose an odd number"),
+        ({"family": "cnn", "cell": "gru"}, "cell", "unknown key"),
     ],
 )
 def test_one_mistake_is_one_sentence_at_its_key(words, place, said):
@@ -133,6 +161,39 @@ def test_heads_are_those_of_the_family():
 def test_a_mistake_in_one_field_hides_no_other():
     found = sentences(family="decoder", hidden_size=0, rope_theta="wide", layerdrop=2)
     assert set(found) == {"hidden_size", "rope_theta", "layerdrop"}
+
+
+BASELINES = [
+    ({"family": "rnn"}, "finery-rnn", ("seq2seq_lm",)),
+    ({"family": "rnn", "stack": "decoder", "hidden_size": 8}, "finery-rnn", ("causal_lm", "sequence_classification")),
+    ({"model_type": "finery-rnn", "stack": "encoder"}, "finery-rnn", ("sequence_classification",)),
+    ({"family": "cnn", "model_type": "finery", "kernel_size": 5}, "finery-cnn", ("seq2seq_lm",)),
+]
+
+
+@pytest.mark.parametrize(("words", "model_type", "kinds"), BASELINES)
+def test_a_family_that_is_no_transformer_is_a_model_type_with_words_and_heads_of_its_own(words, model_type, kinds):
+    assert mistakes(words) == []
+    own = {key: value for key, value in words.items() if key not in ("family", "model_type")}
+    assert resolve(words) == {"model_type": model_type, **own}
+    assert heads(words) == kinds
+    assert architecture_fields.stack_of(resolve(words)) == words.get("stack", "encoder-decoder")
+
+
+def test_the_schema_takes_the_words_of_each_family_and_no_others():
+    import jsonschema
+
+    validator = jsonschema.Draft202012Validator(architecture_fields.json_schema())
+    fine = [words for words, _, _ in BASELINES] + [{"family": "decoder", "position": "rotary"}, {"model_type": "bert"}]
+    assert [words for words in fine if not validator.is_valid(words)] == []
+    wrong = [
+        {"family": "rnn", "position": "rotary"},
+        {"family": "rnn", "cell": "lstmm"},
+        {"family": "cnn", "attention_scoring": "none"},
+        {"model_type": "finery-rnn", "heads": 3},
+        {"cell": "gru"},
+    ]
+    assert [words for words in wrong if validator.is_valid(words)] == []
 
 
 def test_nothing_at_all_is_a_mistake():

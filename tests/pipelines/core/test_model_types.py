@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.core.model_types import AFTER_PADDING, looks_back_only, usable_positions
+from pipelines.core.model_types import AFTER_PADDING, looks_back_only, sees_ahead, usable_positions
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,20 @@ from pipelines.core.model_types import AFTER_PADDING, looks_back_only, usable_po
         ({"model_type": "t5"}, False),
         ({"model_type": "bart"}, False),
         ({"model_type": "no-such-type"}, False),
+        ({"model_type": "finery-rnn"}, False),
+        ({"model_type": "finery-rnn", "stack": "decoder"}, True),
+        ({"model_type": "finery-rnn", "stack": "encoder"}, False),
+        ({"model_type": "finery-cnn"}, False),
     ],
 )
 def test_the_first_token_knows_nothing_of_the_others(words, back):
     assert looks_back_only(words) is back
+
+
+def test_a_baseline_that_sees_ahead_is_told_what_would_not():
+    assert sees_ahead({"model_type": "finery-rnn", "stack": "decoder"}) is None
+    assert sees_ahead({"model_type": "finery-rnn"}).endswith("what comes before: stack decoder, not encoder-decoder")
+    assert sees_ahead({"model_type": "finery-cnn"}).endswith("use rnn with stack: decoder")
 
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}

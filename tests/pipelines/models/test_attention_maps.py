@@ -215,3 +215,43 @@ def test_a_decoder_that_sees_both_sides_reads_the_bare_target(tmp_path: Path) ->
     decoder = attend(AttentionRequest(str(place), TEXT, target="the dog runs")).sections[1]
     assert decoder.queries == ("the", "dog", "runs")
     assert decoder.title == "Decoder: each token looks at the decoder's text"
+
+
+@pytest.mark.parametrize("family", ["rnn", "cnn"])
+def test_of_a_model_without_self_attention_the_alignment_alone_is_shown(family: str, tmp_path: Path) -> None:
+    from pipelines.architectures import (
+        FineryCnnConfig,
+        FineryCnnForConditionalGeneration,
+        FineryRnnConfig,
+        FineryRnnForConditionalGeneration,
+    )
+
+    words = writers.tokenizer()
+    shape = {"vocab_size": len(words), "hidden_size": 16, "num_hidden_layers": 2, "pad_token_id": words.pad_token_id}
+    shape |= {"bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id, "initializer_range": 1.0}
+    torch.manual_seed(1)
+    made: Any = (
+        FineryRnnForConditionalGeneration(FineryRnnConfig(**shape))
+        if family == "rnn"
+        else FineryCnnForConditionalGeneration(FineryCnnConfig(**shape))
+    ).eval()
+    found = attend(AttentionRequest(str(writers.saved(made, tmp_path)), TEXT, target="the dog runs"))
+    (cross,) = found.sections
+    assert (cross.name, found.family) == ("cross", "encoder-decoder")
+    assert cross.weights.shape == (1 if family == "rnn" else 2, 1, 4, 8)
+    np.testing.assert_allclose(cross.weights.sum(-1), 1.0, atol=1e-5)
+    ids = torch.tensor([words(TEXT)["input_ids"]])
+    target = torch.tensor([[words.bos_token_id, *words("the dog runs", add_special_tokens=False)["input_ids"]]])
+    with torch.no_grad():
+        own = made(ids, decoder_input_ids=target, output_attentions=True).cross_attentions
+    np.testing.assert_allclose(cross.weights[:, 0], torch.stack(own)[:, 0, 0].numpy(), atol=1e-6)
+
+
+def test_a_recurrent_network_without_attention_says_that_it_has_none(tmp_path: Path) -> None:
+    from pipelines.architectures import FineryRnnConfig, FineryRnnForConditionalGeneration
+
+    words = writers.tokenizer()
+    config = FineryRnnConfig(vocab_size=len(words), hidden_size=8, attention_scoring="none", bos_token_id=2)
+    folder = writers.saved(FineryRnnForConditionalGeneration(config), tmp_path)
+    with pytest.raises(CommandError, match="is a recurrent network without attention"):
+        attend(AttentionRequest(str(folder), TEXT))
