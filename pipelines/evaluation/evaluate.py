@@ -20,8 +20,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
 from pipelines.core.decoding import Generation, SpanSettings
-from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.registry import BASELINES, TASK_KINDS
+from pipelines.core.recipe import START, Recipe, Stage
+from pipelines.core.registry import BASELINES, TASK_KINDS, nearest
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
 from pipelines.data.references import DatasetReference, short_names
 from pipelines.evaluation import held_out, policy
@@ -121,6 +121,11 @@ class Evaluate(PolicyKeys, Stage):
             return list(settings.mistakes(self, recipe))
         choices, issues = self.choices(recipe)
         issues = [*issues, *([] if issues else self._without_use(choices)), *evaluation.issues(self, choices, recipe)]
+        embedding = self.retrieval.source if self.retrieval is not None else None
+        able = [START, *(each.id for each in recipe.stages[:position] if each.trains)]
+        if embedding is not None and embedding not in able:
+            sentence = f"'{embedding}' is no model of this recipe before this stage.{nearest(embedding, able)} Known: {', '.join(able)}"
+            issues.append((("retrieval", "from"), sentence))
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
             sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"
             issues.append((("chat_template",), sentence))
@@ -147,6 +152,9 @@ class Evaluate(PolicyKeys, Stage):
         if "spans" in self.model_fields_set and "qa" not in kinds:
             what = "answers are spans of a text"
             return [(("spans",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")]
+        if self.retrieval is not None and self.retrieval.source is not None and self.retrieval.name != "embeddings":
+            sentence = f"is for retrieval.name: embeddings, and it is {self.retrieval.name}; leave it out"
+            return [(("retrieval", "from"), sentence)]
         if self.retrieval is not None and kinds != {"qa"}:
             what = "answers are spans of a text"
             return [
@@ -194,7 +202,8 @@ class Evaluate(PolicyKeys, Stage):
         choices, _ = self.choices(recipe)
         owners = [choice.owner for choice in choices if choice.owner is not None]
         measured = [chosen.id] if (chosen := self.text_model(recipe)) is not None else []
-        return tuple(dict.fromkeys([choice.model for choice in choices] + measured + owners))
+        embedding = [] if self.retrieval is None or self.retrieval.source is None else [self.retrieval.source]
+        return tuple(dict.fromkeys([choice.model for choice in choices] + measured + owners + embedding))
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         """Hashes of everything that is scored, and of the training rows that guessers are fitted on."""

@@ -380,7 +380,7 @@ class ExtractiveQAEvaluation(TaskEvaluation):
             "spans": settings.model_dump() | {"doc_stride": stride, "null_score_diff_threshold": threshold} | chosen
         } | _facts(predicted)
         if request.stage.retrieval is not None:
-            details["retrieval"] = request.stage.retrieval.model_dump(mode="json")
+            details["retrieval"] = request.stage.retrieval.model_dump(mode="json", by_alias=True)
         return Predictions(
             predicted, length, scores=scores, baselines={"given passages": given} if given else {}, details=details
         )
@@ -418,8 +418,12 @@ def retrieved(
     if settings.name == "bm25":
         ranked = retrieval.bm25(rows.texts, passages, settings, depth)
     else:
+        model, tokenizer = request.model, request.tokenizer
+        if settings.source is not None:
+            model = request.context.open_model(request.task.head, stage_id=settings.source)
+            tokenizer = request.context.open_tokenizer(settings.source)
         asked, offered = (
-            retrieval.embeddings(request.model, request.tokenizer, texts, length, **request.running(split))
+            retrieval.embeddings(model, tokenizer, texts, length, **request.running(split))
             for texts in (list(rows.texts), passages)
         )
         ranked = retrieval.cosine(asked, offered, depth)

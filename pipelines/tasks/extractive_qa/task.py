@@ -67,7 +67,9 @@ class Retrieval(Block):
     """Passages that are searched for instead of given, for benchmarks of the kind `qa`."""
 
     name: Literal["bm25", "embeddings"] = "bm25"
-    """How passages are ranked: BM25 over words, or the cosine of mean embeddings by the model's own body."""
+    """How passages are ranked: BM25 over words, or the cosine of mean embeddings by a model's body."""
+    source: str | None = Field(None, alias="from")
+    """For `embeddings`: the stage whose model embeds; `model` is the recipe's own. Default: the model that answers."""
     passages: DatasetReference | None = None
     """Text with a passage in each row: `{path: passages.jsonl, text: text}`. Default: the different contexts of the split that
     is scored."""

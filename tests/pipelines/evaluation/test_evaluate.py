@@ -362,6 +362,7 @@ def questions(tmp_path):
         ("name: bm25, k: 1, recall_at: [1, 3]", {"recall@1": 0.75, "recall@3": 1.0}),
         ("name: bm25, k: 2, recall_at: [1], passages: {path: passages.jsonl}", {"recall@1": 0.75}),
         ("name: embeddings, k: 3, recall_at: [3]", {"recall@3": 1.0}),
+        ("name: embeddings, from: model, k: 1, recall_at: [3]", {"recall@3": 1.0}),
     ],
 )
 def test_questions_are_answered_from_passages_that_were_searched_for(questions, context, retrieval, expected):
@@ -371,7 +372,7 @@ def test_questions_are_answered_from_passages_that_were_searched_for(questions, 
         folder=questions,
     )
     model = tiny.build("bert", Head("question_answering"), max_position_embeddings=64)
-    given = context(made, "evaluate", {"asked": model})
+    given = context(made, "evaluate", {"asked": model, "model": model})
     made.stage("evaluate").run(given)
     metrics, details = results(given)
     assert {name: metrics["asked"][name] for name in expected} == expected
@@ -382,8 +383,16 @@ def test_questions_are_answered_from_passages_that_were_searched_for(questions, 
     assert set(details["asked"]["baselines"]["given passages"]) == {"exact_match", "f1"}
     assert details["asked"]["retrieval"]["name"] == made.stage("evaluate").retrieval.name
     (table,) = read_predictions(given.folder / "predictions.parquet").values()
-    if "k: 1" in retrieval:  # the last question finds the other dog
+    if "bm25, k: 1" in retrieval:  # the last question finds the other dog
         assert list(table["text_pair"])[-1] == "a dog reads a film"
+
+
+def test_only_models_before_the_stage_embed(questions):
+    stage = f"stage: supervised, id: asked, max_length: 24, {QA}"
+    with pytest.raises(RecipeError, match=r"'aksed' is no model.*Did you mean 'asked'"):
+        recipe(stage, "stage: evaluate, retrieval: {name: embeddings, from: aksed}", folder=questions)
+    with pytest.raises(RecipeError, match=r"is for retrieval\.name: embeddings, and it is bm25"):
+        recipe(stage, "stage: evaluate, retrieval: {from: asked}", folder=questions)
 
 
 def test_retrieval_is_for_questions_about_texts(own_files):
