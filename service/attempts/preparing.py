@@ -109,6 +109,11 @@ def sandbox_of(
         *filter(None, [environment.get("FINERY_SHARED_STAGES")]),
     ]
     write = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
+    return sandbox_around(settings, read, write)
+
+
+def sandbox_around(settings: Settings, read: Iterable[Path | str], write: Iterable[Path | str]) -> Sandbox:
+    """A sandbox that shows these places, and hides the service's own and its database."""
     database = make_url(settings.url)
     hidden: list[Path | str] = [settings.home, stage_cache(settings)]
     if database.get_backend_name() == "sqlite":
