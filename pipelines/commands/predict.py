@@ -195,6 +195,8 @@ def columns_for(task: Task, request: PredictRequest) -> tuple[str, ...]:
         raise CommandError(
             f"--text cannot name the columns of questions with options; call them {', '.join(task.columns)}"
         )
+    if task.kind == "multiple_choice":
+        return given
     allowed = {"qa": (2,), "token_classification": (1,), "seq2seq": (1,)}.get(task.kind, (1, 2))
     if len(given) not in allowed:
         needed = {

@@ -63,7 +63,9 @@ class Abilities:
         if asked == "chat" and "complete" in self.can:
             return f"The model '{name}' has no chat template; ask it at {ROUTES['complete']}."
         does = " and ".join(ROUTES[each].replace("ID", name) for each in self.can) or "none of the routes served here"
-        return f"The model '{name}' {DESCRIPTIONS[self.kind]}: it answers {does}, not {ROUTES[asked].replace('ID', name)}."
+        return (
+            f"The model '{name}' {DESCRIPTIONS[self.kind]}: it answers {does}, not {ROUTES[asked].replace('ID', name)}."
+        )
 
 
 def abilities_of(folder: Path) -> Abilities | None:

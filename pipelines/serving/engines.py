@@ -81,9 +81,7 @@ def open_engine(
     return engine, ""
 
 
-def _try(
-    engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int
-) -> None:
+def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
     """Let both write behind two prompts. Raises RuntimeError where the engine writes something else."""
     size = min(PROBE, max(1, context - PROBED - 1))
     words = min(len(tokenizer), model.get_input_embeddings().weight.shape[0])
@@ -127,7 +125,7 @@ def _on_end(call: Callable[[], None]) -> Callable[[dict[str, Any]], None]:
 class _Choose(ContinuousBatchingLogitsProcessor):
     """The choice of every text's next token, where pages are used. Called in the engine's thread alone."""
 
-    supported_kwargs: dict[str, type] = {}  # noqa: RUF012
+    supported_kwargs: dict[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
 
     def __init__(self, find: Callable[[str], WrittenSequence | None], end: int) -> None:

@@ -87,7 +87,12 @@ class Predictor:
             path = Path(folder) / "rows.jsonl"
             path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
             request = PredictRequest(
-                self._model.id, "answers.jsonl", data=str(path), text=texts, max_length=max_length, batch_size=batch_size
+                self._model.id,
+                "answers.jsonl",
+                data=str(path),
+                text=texts,
+                max_length=max_length,
+                batch_size=batch_size,
             )
             warnings: list[str] = []
             task = own_task(self._model, request)
@@ -98,7 +103,8 @@ class Predictor:
         answers.sort(key=lambda each: int(each["index"]))
         if [each["index"] for each in answers] != list(range(len(rows))):
             raise CommandError(f"{len(answers)} of {len(rows)} inputs could be read; leave out those that are empty")
-        return [{key: value for key, value in each.items() if key not in ("text", PAIR)} for each in answers], warnings
+        read = ("text", PAIR, "id", *self.columns)
+        return [{key: value for key, value in each.items() if key not in read} for each in answers], warnings
 
     def _row(self, number: int, given: object) -> Mapping[str, object]:
         if isinstance(given, Mapping):

@@ -49,7 +49,9 @@ def prompt_text(
         sentence = " ".join(str(error).split())[:200]
         raise CommandError(f"the model's chat template refuses these messages: {sentence}") from None
     if len(text) > LONGEST:
-        raise OverLimit(f"the chat template wrote {len(text)} characters, more than {LONGEST}; shorten the conversation")
+        raise OverLimit(
+            f"the chat template wrote {len(text)} characters, more than {LONGEST}; shorten the conversation"
+        )
     return text
 
 

@@ -199,7 +199,9 @@ class ServedModel:
         )
         copies = int(question.get("n", 1))
         limits = [self._limit(ids, choice.max_tokens) for ids in prompts]
-        asked = Asked(number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number))
+        asked = Asked(
+            number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
+        )
         sequences = [
             WrittenSequence(
                 self.tokenizer, ids, choice, limit, self._ends, asked.teller(place * copies + draw), draw, self._apart

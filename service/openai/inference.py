@@ -61,7 +61,10 @@ async def embed(body: EmbeddingBody, request: Request, service: ServiceOf, calle
     size = len(vectors[0])
     if body.dimensions not in (None, size):
         raise Problem(
-            400, f"The vectors of this model have {size} dimensions and no others.", "invalid_request", param="dimensions"
+            400,
+            f"The vectors of this model have {size} dimensions and no others.",
+            "invalid_request",
+            param="dimensions",
         )
     data = [
         {

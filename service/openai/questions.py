@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from service.api.problems import Problem
+
 UNUSED = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
     "reasoning_effort", "verbosity",
@@ -38,6 +40,11 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Name = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\x00]*$")]
 
 
+def unsupported(key: str, why: str) -> Problem:
+    """The error for what is not offered."""
+    return Problem(400, f"'{key}' is not offered: {why}; leave it out.", "unsupported_parameter", param=key)
+
+
 class Body(BaseModel):
     """The body of a question."""
 
@@ -53,9 +60,15 @@ class Body(BaseModel):
         wanted = {key: value for key, value in data.items() if value not in (None, [], {})}
         for key, why in REFUSED.items():
             if key in wanted and wanted[key] not in ("none", "auto") and key not in cls.model_fields:
-                raise ValueError(f"'{key}' is not offered: {why}; leave it out")
+                raise unsupported(key, why)
         if unknown := [str(key) for key in data if key not in (*cls.model_fields, *UNUSED, *REFUSED)]:
-            raise ValueError(f"unrecognised argument '{unknown[0][:40]}'; known: {', '.join(cls.model_fields)}")
+            known = ", ".join(cls.model_fields)
+            raise Problem(
+                400,
+                f"Unrecognised argument '{unknown[0][:40]}'; known: {known}.",
+                "unknown_parameter",
+                param=unknown[0],
+            )
         return {key: value for key, value in data.items() if key in cls.model_fields and value is not None}
 
 
@@ -144,7 +157,7 @@ class ChatBody(Writing):
     @model_validator(mode="after")
     def _told(self) -> ChatBody:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("'top_logprobs' needs logprobs: true")
+            raise Problem(400, "'top_logprobs' needs logprobs: true.", "invalid_request", param="top_logprobs")
         return self
 
     def question(self) -> dict[str, Any]:
@@ -175,9 +188,9 @@ class CompletionBody(Writing):
     @model_validator(mode="after")
     def _offered(self) -> CompletionBody:
         if self.best_of is not None and self.best_of != self.n:
-            raise ValueError("'best_of' is not offered: every text that is written is told; leave it out")
+            raise unsupported("best_of", "every text that is written is told")
         if self.echo:
-            raise ValueError("'echo' is not offered: the answer is what follows the prompt; leave it out")
+            raise unsupported("echo", "the answer is what follows the prompt")
         return self
 
     def prompts(self) -> list[str | list[int]]:

@@ -99,9 +99,7 @@ class ModelProcesses:
             self._executor.close()
             self._executor = None
 
-    async def _ask(
-        self, model: PublishedModel, do: str, fields: Mapping[str, Any]
-    ) -> tuple[ModelProcess, Question]:
+    async def _ask(self, model: PublishedModel, do: str, fields: Mapping[str, Any]) -> tuple[ModelProcess, Question]:
         """The question, sent. Raises Problem."""
         why = ""
         for _ in range(2):  # a process may have been idle for too long just now
