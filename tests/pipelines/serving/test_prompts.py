@@ -13,7 +13,9 @@ from pipelines.serving.prompts import LONGEST, OverLimit, limited, prompt_text
 from tests import tiny
 
 MESSAGES = [{"role": "user", "content": "hello"}]
-PLAIN = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+PLAIN = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
 
 
 def asked(template: str, seconds: float = 2.0, content: str = "hello") -> str:
