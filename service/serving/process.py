@@ -14,17 +14,16 @@ import queue
 import secrets
 import shutil
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from service.attempts.environment import inherited
-from service.attempts.preparing import sandbox_around
+from service.attempts.preparing import PIPELINES, sandbox_around
 from service.executors.hosts import cores_here
 from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, ExecutorError, Handle, Placement, Running
@@ -47,9 +46,16 @@ class ModelProcess:
     """A process, from its start on."""
 
     def __init__(
-        self, settings: Settings, executor: LocalExecutor, model: PublishedModel, ended: Callable[[ModelProcess], None]
+        self,
+        settings: Settings,
+        executor: LocalExecutor,
+        model: PublishedModel,
+        ended: Callable[[ModelProcess], None],
+        pipelines: Sequence[str] = PIPELINES,
     ) -> None:
-        """Starts it, in a thread. `ended` is called once, when it has ended, whatever the reason."""
+        """Starts it, in a thread. `ended` is called once, when it has ended, whatever the reason. `pipelines` is what
+        runs it."""
+        self._pipelines = tuple(pipelines)
         self.id = new_id("serving")
         self.model = model
         self.ready: Future[dict[str, Any]] = Future()
@@ -178,7 +184,7 @@ class ModelProcess:
             attempt_id=self.id,
             job_id=self.id,
             fencing_token=1,
-            command=(sys.executable, "-m", "pipelines", "serve-model", request),
+            command=(*self._pipelines, "serve-model", request),
             folder=work,
             record=record,
             environment=environment,

@@ -13,12 +13,13 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from pipelines.core.errors import CommandError
 from service.api.problems import Problem
+from service.attempts.preparing import PIPELINES
 from service.executors.hosts import this_host
 from service.executors.isolation import isolation_of
 from service.executors.local import LocalExecutor
@@ -37,9 +38,9 @@ WAIT_SECONDS = 290.0
 class ModelProcesses:
     """Those of one server. Any thread and any event loop may ask."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Starts nothing yet."""
-        self._settings = settings
+    def __init__(self, settings: Settings, pipelines: Sequence[str] = PIPELINES) -> None:
+        """Starts nothing yet. `pipelines` is what runs them."""
+        self._settings, self._pipelines = settings, pipelines
         self._executor: LocalExecutor | None = None
         self._processes: dict[str, ModelProcess] = {}
         """By model; those that are ending are not among them."""
@@ -119,7 +120,7 @@ class ModelProcesses:
         except TimeoutError:
             raise _unavailable(f"The model '{model.name}' is still being opened; ask again.") from None
         except Gone as gone:
-            raise _unavailable(str(gone)) from None
+            raise _unopened(model, str(gone)) from None
         return process
 
     def _started(self, model: PublishedModel) -> ModelProcess:
@@ -127,7 +128,7 @@ class ModelProcesses:
         with self._lock:
             failed, why = self._failed.get(model.id, (0.0, ""))
             if why and time.monotonic() - failed < FAILED_SECONDS:
-                raise Problem(503, f"The model '{model.name}' cannot be opened: {why}", "model_not_served")
+                raise _unopened(model, why)
             if (process := self._processes.get(model.id)) is not None:
                 return process
             if self._closed.is_set():
@@ -136,7 +137,9 @@ class ModelProcesses:
                 raise Problem(403, "This server serves no models (FINERY_SERVE_MODELS=0).", "not_served")
             self._make_room(model)
             executor = self._executor or self._begin()
-            process = self._processes[model.id] = ModelProcess(self._settings, executor, model, self._ended)
+            process = self._processes[model.id] = ModelProcess(
+                self._settings, executor, model, self._ended, self._pipelines
+            )
             self._living.add(process)
             return process
 
@@ -189,6 +192,10 @@ class ModelProcesses:
                 now = time.monotonic()
                 self._failed = {key: each for key, each in self._failed.items() if now - each[0] < FAILED_SECONDS}
                 self._failed[process.model.id] = (now, str(failed))
+
+
+def _unopened(model: PublishedModel, why: str) -> Problem:
+    return Problem(503, f"The model '{model.name}' cannot be opened: {why}", "model_not_served")
 
 
 def _unavailable(why: str) -> Problem:
