@@ -63,7 +63,7 @@ def open_engine(
 
     `context` is the longest text in tokens, None for no bound. `broken` is called when the engine cannot go on.
     """
-    ends = ends_of(model, tokenizer) or [padding_token(tokenizer)]
+    ends = text_ends(model, tokenizer)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=padding_token(tokenizer))
     if model.config.is_encoder_decoder:
         start = decoder_start(model, tokenizer)
@@ -81,6 +81,11 @@ def open_engine(
     return engine, ""
 
 
+def text_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that end a text: where a model has none, its padding, which stands in no text."""
+    return ends_of(model, tokenizer) or [padding_token(tokenizer)]
+
+
 def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
     """Let both write behind two prompts. Raises RuntimeError where the engine writes something else."""
     size = min(PROBE, max(1, context - PROBED - 1))
@@ -88,7 +93,7 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
     prompts = [[(7 * place + 11 * row + 5) % words for place in range(size - row * (size // 3))] for row in (0, 1)]
     done = [threading.Event() for _ in prompts]
     written = [
-        WrittenSequence(tokenizer, prompt, Choice(temperature=0), PROBED, (), _on_end(event.set))
+        WrittenSequence(tokenizer, prompt, Choice(temperature=0), PROBED, [engine.end], _on_end(event.set))
         for prompt, event in zip(prompts, done, strict=True)
     ]
     for each in written:
@@ -111,7 +116,8 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
                     attention_mask=torch.ones(1, len(prompt), dtype=torch.int64, device=model.device),
                     generation_config=settings,
                 )
-            if expected[0, len(prompt) :].tolist() != each.tokens:
+            tokens = expected[0, len(prompt) :].tolist()
+            if tokens[: tokens.index(engine.end) + 1 if engine.end in tokens else None] != each.tokens:
                 raise RuntimeError("continuous batching writes other tokens than generate does")
     finally:
         model.generation_config = own
@@ -169,7 +175,8 @@ class ContinuousEngine:
     def __init__(self, model: PreTrainedModel, end: int, context: int, broken: Callable[[str], None]) -> None:
         """`end` is the token that ends every text for transformers: no text goes on behind it."""
         self.problem = ""
-        self._end, self._broken = end, broken
+        self.end = end
+        self._broken, self._closed = broken, False
         self._sequences: dict[str, WrittenSequence] = {}
         self._count = 0
         self._lock = threading.Lock()
@@ -191,7 +198,8 @@ class ContinuousEngine:
         processors.logits_processor = LogitsProcessorList([_Choose(self._sequences.get, end)])
         processors.tensors_required, processors.do_processing = 1, True
         self._manager.start()
-        threading.Thread(target=self._watch, name="continuous batching", daemon=True).start()
+        self._watching = threading.Thread(target=self._watch, name="continuous batching", daemon=True)
+        self._watching.start()
 
     def submit(self, sequence: WrittenSequence) -> None:
         """See `Engine.submit`."""
@@ -200,13 +208,14 @@ class ContinuousEngine:
             name = str(self._count)
             self._sequences[name] = sequence
         added = self._manager.add_request(
-            sequence.prompt, request_id=name, max_new_tokens=sequence.limit + 1, eos_token_id=self._end
+            sequence.prompt, request_id=name, max_new_tokens=sequence.limit + 1, eos_token_id=self.end
         )
         if added is None:
             self._over(name)
 
     def close(self) -> None:
         """See `Engine.close`."""
+        self._closed = True
         self._manager.stop(block=True, timeout=10)
 
     def _over(self, name: str) -> None:
@@ -227,7 +236,8 @@ class ContinuousEngine:
         self.problem = self.problem or why
         for name in list(self._sequences):
             self._over(name)
-        self._broken(self.problem)
+        if not self._closed:
+            self._broken(self.problem)
 
 
 def pages(config: Any, context: int) -> int:

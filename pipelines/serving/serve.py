@@ -158,10 +158,9 @@ class ServedModel:
             self.about |= {"engine": "embed", "why": ""}
             self._answers["embed"] = self._embed
             return
-        from pipelines.models.sampling import ends_of
-        from pipelines.serving.engines import open_engine
+        from pipelines.serving.engines import open_engine, text_ends
 
-        self._ends = ends_of(self.model, self.tokenizer)
+        self._ends = text_ends(self.model, self.tokenizer)
         self._apart = bool(self.model.config.is_encoder_decoder)
         self._engine, why = open_engine(self.model, self.tokenizer, self.context, self._broken)
         self.about |= {"engine": self._engine.name, "why": why}

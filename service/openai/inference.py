@@ -28,7 +28,7 @@ from service.serving.questions import Question
 from service.store.errors import NotFound
 from service.store.results import PublishedModel
 
-router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 429, 503), ERROR))
+router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), ERROR))
 VALID_SECONDS = 5.0
 """How often a stream asks whether its caller's token is still valid."""
 PING_SECONDS = 15

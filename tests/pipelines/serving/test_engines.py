@@ -158,6 +158,31 @@ def test_an_engine_that_writes_something_else_than_generate_is_not_used(monkeypa
     engine.close()
 
 
+def test_a_model_that_ends_its_texts_at_once_is_written_for_in_pages_too() -> None:
+    """Its first token is the end of a text: the trial must not take that for a failure."""
+    model = deepcopy(writers.model("gpt2"))
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.copy_(model.lm_head.weight[writers.tokenizer().eos_token_id])
+    broken: list[str] = []
+    engine, why = open_engine(model, writers.tokenizer(), 40, broken.append)
+    assert (engine.name, why) == ("continuous", "")
+    text = Written([5], Choice(temperature=0), 9, ends_of(model, writers.tokenizer()))
+    engine.submit(text)
+    assert text.done.wait(60)
+    assert (text.tokens, text.reason) == ([writers.tokenizer().eos_token_id], "stop")
+    engine.close()
+
+
+def test_an_engine_that_is_closed_is_not_broken() -> None:
+    broken: list[str] = []
+    engine, why = open_engine(deepcopy(writers.model("gpt2")), writers.tokenizer(), 40, broken.append)
+    assert not why
+    engine.close()
+    engine._watching.join(20)  # type: ignore[attr-defined]
+    assert broken == []
+
+
 def test_pages_hold_at_least_one_text_of_the_longest_kind() -> None:
     config = writers.model("gpt2").config
     assert engines.pages(config, 40) * engines.PAGE >= 40
