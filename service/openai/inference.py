@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
+import anyio
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from pipelines.core.model_abilities import Ability
 from service.api.context import Caller, Service, ServiceOf, Submitter, still_valid
 from service.api.problems import Problem, envelope, problem_of
+from service.api.streams import GRACE_SECONDS, HEADERS, PING_SECONDS
 from service.jobs.job import new_id
 from service.openai.answers import ChatAnswer, CompletionAnswer, Whole
 from service.openai.questions import ChatBody, CompletionBody, EmbeddingBody
@@ -31,7 +33,6 @@ from service.store.results import PublishedModel
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), ERROR))
 VALID_SECONDS = 5.0
 """How often a stream asks whether its caller's token is still valid."""
-PING_SECONDS = 15
 DONE = "[DONE]"
 
 
@@ -130,9 +131,14 @@ async def _answered(
         await _left(opening)
         raise
     usage = body.stream_options is not None and body.stream_options.include_usage
-    events = _events(service, caller, opening, first, parts, answer, usage)
+    ending = anyio.Event()
     return EventSourceResponse(
-        events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, ping=PING_SECONDS, sep="\n"
+        _events(service, caller, opening, first, parts, answer, usage, ending),
+        headers=HEADERS,
+        ping=PING_SECONDS,
+        sep="\n",
+        shutdown_event=ending,
+        shutdown_grace_period=GRACE_SECONDS,
     )
 
 
@@ -144,8 +150,10 @@ async def _events(
     parts: AsyncIterator[Mapping[str, Any]],
     answer: ChatAnswer | CompletionAnswer,
     usage: bool,
+    ending: anyio.Event,
 ) -> AsyncIterator[ServerSentEvent]:
-    """The chunks of an answer. A client that goes away ends this, and with it the question."""
+    """The chunks of an answer. A client that goes away ends this, and with it the question; `ending` is set when the
+    server stops."""
     looked = time.monotonic()
     try:
         for chunk in (*answer.begun(usage), *answer.chunks(first, usage)):
@@ -153,6 +161,8 @@ async def _events(
         async for part in parts:
             for chunk in answer.chunks(part, usage):
                 yield _event(chunk)
+            if ending.is_set():
+                raise Problem(503, "The server stops; ask again.", "model_not_ready")
             if time.monotonic() - looked > VALID_SECONDS:
                 looked = time.monotonic()
                 if not await run_in_threadpool(still_valid, service, caller):
