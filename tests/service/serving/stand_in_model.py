@@ -5,11 +5,12 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 request = json.loads(sys.argv[-1])
 behaviour = (Path(request["model"]) / "behaviour").read_text()
-with open(Path(request["model"]) / "starts", "a", encoding="utf-8") as file:
+with suppress(OSError), open(Path(request["model"]) / "starts", "a", encoding="utf-8") as file:  # it may be isolated
     file.write(".")
 if behaviour == "ends":
     print("finery: the model is of no use", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,10 @@ from typing import Any
 import pytest
 
 from service.api.problems import Problem
+from service.executors.isolation import MODES, Isolation, tried
+from service.executors.landlock import abi
 from service.executors.process_tree import start_time
+from service.serving import processes as serving_processes
 from service.serving.processes import ModelProcesses
 from service.serving.questions import problem_of_answer
 from service.settings import read_settings
@@ -213,6 +217,29 @@ def test_a_server_may_serve_nothing(serving: Any, tmp_path: Path) -> None:
     with pytest.raises(Problem) as refused:
         ask(serving(serve_models=0), model(tmp_path, "a"))
     assert refused.value.status == 403
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        *(pytest.param(tried(mode), id=mode) for mode in MODES),
+        pytest.param(Isolation("landlock", (), abi()), id="files"),
+    ],
+)
+def test_every_isolation_lets_a_process_reach_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Isolation | str
+) -> None:
+    if isinstance(isolation, str) or (isolation.mode == "landlock" and not isolation.landlock_abi):
+        pytest.skip(f"not on this machine: {isolation}")
+    monkeypatch.setattr(serving_processes, "isolation_of", lambda wanted: isolation)
+    of = model(tmp_path, "a")
+    program = shutil.copy(STAND_IN[1], Path(of.path) / "program.py")
+    made = ModelProcesses(read_settings({}, home=tmp_path / "home"), (sys.executable, str(program)))
+    try:
+        assert ask(made, of, n=5) == 5
+    finally:
+        made.close()
+    assert not any((tmp_path / "home" / "serving").iterdir())
 
 
 def test_processes_end_with_the_server_that_started_them(tmp_path: Path) -> None:
