@@ -39,21 +39,24 @@ class Question:
         return self.waiting_bytes <= MOST_BYTES
 
     async def parts(self, seconds: float) -> AsyncIterator[Mapping[str, Any]]:
-        """The parts of the answer, the last word among them, within so many seconds. Raises Problem."""
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    message, size = await self._arrived.get()
-                    self.waiting_bytes -= size
-                    if "error" in message:
-                        raise problem_of_answer(message["error"])
-                    yield message
-                    if "end" in message:
-                        return
-        except TimeoutError:
-            raise Problem(
-                503, f"The answer took longer than {seconds:g} s; ask for a shorter one.", "timeout"
-            ) from None
+        """The parts of the answer, the last word among them, within so many seconds. Raises Problem.
+
+        One task may read the first part and another one the rest.
+        """
+        end = self._loop.time() + seconds
+        while True:
+            try:
+                message, size = await asyncio.wait_for(self._arrived.get(), end - self._loop.time())
+            except TimeoutError:
+                raise Problem(
+                    503, f"The answer took longer than {seconds:g} s; ask for a shorter one.", "timeout"
+                ) from None
+            self.waiting_bytes -= size
+            if "error" in message:
+                raise problem_of_answer(message["error"])
+            yield message
+            if "end" in message:
+                return
 
 
 def problem_of_answer(error: object) -> Problem:

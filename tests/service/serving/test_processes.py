@@ -193,6 +193,23 @@ def test_a_question_that_takes_too_long_is_cancelled(serving: Any, tmp_path: Pat
     assert [each.open_questions for each in processes.living()] == [0]
 
 
+def test_the_time_of_an_answer_runs_on_when_another_task_reads_the_rest(serving: Any, tmp_path: Path) -> None:
+    """As a stream does: its first part is waited for before its status is told."""
+    processes, of = serving(), model(tmp_path, "a", "breaks off")
+
+    async def read() -> float:
+        async with processes.question("t", of, "complete", {}) as question:
+            parts = question.parts(1.0)
+            assert "piece" in await asyncio.ensure_future(anext(parts))
+            began = time.monotonic()
+            with pytest.raises(Problem, match="longer than 1 s"):
+                async for _ in parts:
+                    pass
+            return time.monotonic() - began
+
+    assert asyncio.run(read()) < 5
+
+
 def test_a_token_has_so_many_open_questions(serving: Any, tmp_path: Path) -> None:
     processes, of = serving(serve_requests=1), model(tmp_path, "a", "is silent")
 
