@@ -48,6 +48,9 @@ for line in lines:
         say(id=[1], end={})
         say(id=10**9, end={})
         say(id=number, end={"answer": 1})
+    elif behaviour == "eats":
+        eaten = b"x" * (600 << 20)
+        time.sleep(600)
     elif behaviour == "breaks off":
         say(id=number, piece={"index": 0, "text": "hi", "tokens": []})
     elif behaviour == "is silent":

@@ -157,6 +157,13 @@ def test_a_process_that_breaks_off_is_replaced(serving: Any, tmp_path: Path, beh
     assert ask(processes, of, n=4) == 4
 
 
+def test_a_process_that_takes_too_much_memory_ends_and_says_so(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_memory=200 << 20), model(tmp_path, "a", "eats")
+    with pytest.raises(Problem, match="ran out of memory") as refused:
+        ask(processes, of)
+    assert refused.value.status == 503
+
+
 def test_an_answer_without_an_end_of_its_growth_ends_its_process(serving: Any, tmp_path: Path) -> None:
     processes, of = serving(), model(tmp_path, "a", "floods")
 
