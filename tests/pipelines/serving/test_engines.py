@@ -183,6 +183,27 @@ def test_an_engine_that_is_closed_is_not_broken() -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("position", ["alibi", "relative"])
+def test_a_model_that_pages_do_not_fit_is_written_for_by_generate(position: str) -> None:
+    """Their biases have a shape of their own."""
+    words = {"position": position, "max_position_embeddings": 64}
+    model = writers.finery("causal_lm", **words)
+    engine, why = open_engine(model, writers.tokenizer(), 64, lambda why: None)
+    assert engine.name == "batched"
+    assert why
+    text = Written([5, 6, 7], Choice(temperature=0), 20, [])
+    engine.submit(text)
+    assert text.done.wait(60)
+    settings = GenerationConfig(do_sample=False, max_new_tokens=20, pad_token_id=0)
+    with torch.no_grad():
+        whole = writers.finery("causal_lm", **words).generate(
+            torch.tensor([[5, 6, 7]]), attention_mask=torch.ones(1, 3, dtype=torch.int64), generation_config=settings
+        )
+    assert text.tokens == whole[0, 3 : 3 + len(text.tokens)].tolist()
+    assert len(text.tokens) > 0
+    engine.close()
+
+
 def test_pages_hold_at_least_one_text_of_the_longest_kind() -> None:
     config = writers.model("gpt2").config
     assert engines.pages(config, 40) * engines.PAGE >= 40
