@@ -115,6 +115,20 @@ class Settings(BaseModel):
     """The server's own secrets that projects get: `NAME:project+project@host+host`, several by commas. Nobody gets
     one that is not bound."""
 
+    serve_idle: float = Field(900.0, gt=0)
+    """A process that serves a published model ends when it was asked nothing for so many seconds."""
+    serve_models: int = Field(2, ge=0, le=64)
+    """Models that are served at once, each by a process of its own; 0 serves none."""
+    serve_memory: int | None = Field(None, ge=0)
+    """Bytes of main memory for each of these processes; None for 4 GiB and four times the size of the model's files,
+    0 for no limit."""
+    serve_gpus: str = ""
+    """Indices of the GPUs that they use, such as `0`; empty for the processor alone. Keep jobs off them with `gpus`."""
+    serve_requests: int = Field(32, ge=1)
+    """Questions to models that one token may have open at once."""
+    serve_seconds: float = Field(600.0, gt=0)
+    """How long one question may take, the start of the process left aside."""
+
     check_workers: int = Field(2, ge=2, le=64)
     """Processes that check recipes; one caller has at most all but one of them."""
     check_seconds: float = Field(10.0, gt=0)
@@ -234,6 +248,11 @@ class Settings(BaseModel):
     def jobs(self) -> Path:
         """Job folders."""
         return self.home / "jobs"
+
+    @property
+    def serving(self) -> Path:
+        """What the processes that serve models write, a folder for each; empty between two starts."""
+        return self.home / "serving"
 
     @property
     def models(self) -> Path:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.commands.evaluate import stage_for
-from pipelines.commands.trained_models import TrainedModel, WarningLog, context_of, find, recipe_of, refuse_mistakes
+from pipelines.commands.trained_models import (
+    Opener,
+    TrainedModel,
+    WarningLog,
+    context_of,
+    find,
+    recipe_of,
+    refuse_mistakes,
+)
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import TASKS
@@ -187,6 +195,8 @@ def columns_for(task: Task, request: PredictRequest) -> tuple[str, ...]:
         raise CommandError(
             f"--text cannot name the columns of questions with options; call them {', '.join(task.columns)}"
         )
+    if task.kind == "multiple_choice":
+        return given
     allowed = {"qa": (2,), "token_classification": (1,), "seq2seq": (1,)}.get(task.kind, (1, 2))
     if len(given) not in allowed:
         needed = {
@@ -238,8 +248,18 @@ def class_names(model: TrainedModel) -> tuple[str, ...]:
     return tuple(str(config.id2label[at]) for at in range(int(config.num_labels)))
 
 
-def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, warnings: list[str]) -> Any:
-    """What the model says: its `SplitPredictions`, or the columns of written continuations. Raises FineryError."""
+def ask(
+    model: TrainedModel,
+    task: Any,
+    split: str,
+    request: PredictRequest,
+    warnings: list[str],
+    opener: Opener | None = None,
+) -> Any:
+    """What the model says: its `SplitPredictions`, or the columns of written continuations. Raises FineryError.
+
+    `opener` is one that has opened the model before.
+    """
     given = {
         "max_eval_samples": request.limit,
         "max_length": request.max_length,
@@ -253,7 +273,7 @@ def ask(model: TrainedModel, task: Any, split: str, request: PredictRequest, war
         refuse_mistakes(recipe_of([model], named), named)
     choice = BenchmarkChoice(task.name, task.name, model.id, model.id, model.subject)
     with tempfile.TemporaryDirectory() as folder:
-        context = context_of([model], recipe, stage, Path(folder))
+        context = context_of([model], recipe, stage, Path(folder), opener=opener)
         opened = context.open_model(task.head, stage_id=model.id, trained_head=True)
         split_request = SplitRequest(stage, choice, task, context, opened, context.open_tokenizer(), split)
         events = context.events

@@ -320,10 +320,15 @@ def refuse_mistakes(recipe: Recipe, stage: Stage) -> None:
 
 
 def context_of(
-    models: Sequence[TrainedModel], recipe: Recipe, stage: Stage, folder: Path, stop: StopSignal | None = None
+    models: Sequence[TrainedModel],
+    recipe: Recipe,
+    stage: Stage,
+    folder: Path,
+    stop: StopSignal | None = None,
+    opener: Opener | None = None,
 ) -> Context:
-    """What `run` would give to the stage, on one process."""
-    opener = Opener(models)
+    """What `run` would give to the stage, on one process. `opener` is one of these models that is kept."""
+    opener = opener or Opener(models)
     return Context(
         stage_id=stage.id,
         folder=folder,

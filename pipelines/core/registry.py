@@ -284,6 +284,7 @@ COMMANDS = Registry(
         "predict": "pipelines.commands.predict:answer",
         "publish": "pipelines.commands.publish:answer",
         "data": "pipelines.commands.show_data:answer",
+        "serve-model": "pipelines.serving.serve:answer",
     },
 )
 """Verbs of `python -m pipelines` that answer one JSON object with another."""

@@ -14,10 +14,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import disk, logs
-from service.api import administration, files, health, jobs, models, problems, watching
+from service.api import administration, files, health, jobs, models, predict, problems, watching
 from service.api.context import make_service
 from service.api.limits import BodyLimit
 from service.checking import Checker, checker_of
+from service.openai import inference
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -72,9 +73,10 @@ def create_app(
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, administration):
+    for part in (jobs, watching, files, models, predict, administration):
         app.include_router(part.router, prefix="/api/v1")
-    app.include_router(openai_routes.router, prefix="/v1")
+    for part in (openai_routes, inference):
+        app.include_router(part.router, prefix="/v1")
     mount(app)
     app.add_middleware(administration.Acting)
     app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)

@@ -15,6 +15,7 @@ from service.api.limits import RateLimiter
 from service.api.problems import Problem
 from service.checking import Checker, Lane
 from service.safety.redaction import Redactor, of_environment
+from service.serving.processes import ModelProcesses
 from service.settings import Settings
 from service.store.audit import identify
 from service.store.projects import PROJECT, matches, may, parts
@@ -51,6 +52,7 @@ class Service:
     failures: RateLimiter
     checker: Checker
     lanes: Lanes
+    served: ModelProcesses
     redactor: Redactor = field(default_factory=lambda: Redactor(of_environment()))
     public: RateLimiter = field(default_factory=lambda: RateLimiter(5.0, 100))
     """Of one address without a token, where an answer costs something."""
@@ -89,7 +91,8 @@ def make_service(settings: Settings, store: Store, wake: Callable[[], None], che
     """The shared parts of one application."""
     limiter = RateLimiter(settings.requests_per_second, settings.burst)
     lanes = Lanes(Lane("a check of recipes", settings.check_workers))
-    return Service(settings, store, wake, limiter, RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10)), checker, lanes)
+    failures = RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10))
+    return Service(settings, store, wake, limiter, failures, checker, lanes, ModelProcesses(settings))
 
 
 def authenticate(service: Service, text: str | None, address: str = "") -> Caller:

@@ -172,6 +172,7 @@ def delete(name: str, service: ServiceOf, caller: Submitter, fingerprint: Finger
 def remove(service: Service, model: PublishedModel) -> None:
     """Forget a model and delete its folder, which lies in the service's own."""
     service.store.delete_model(model.id, model.project)
+    service.served.forget(model.id)
     folder = Path(model.path).resolve()
     if folder.is_relative_to(service.settings.models.resolve()) and folder != service.settings.models.resolve():
         shutil.rmtree(folder, ignore_errors=True)

@@ -34,12 +34,9 @@ def environment_of(
 ) -> dict[str, str]:
     """The variables of an attempt's process. `outer` is the service's own environment."""
     outer = os.environ if outer is None else outer
-    inherited = {
-        name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not SECRET_NAMES.search(name)
-    }
     threads = max(1, attempt.resources.cpus or 1)
     return {
-        **inherited,
+        **inherited(outer),
         **_hub(settings, job.project, outer),
         "FINERY_HOME": str(settings.jobs / job.id / CACHE),
         "FINERY_SHARED_STAGES": str(shared_stages(settings, job.project, outer)),
@@ -53,6 +50,11 @@ def environment_of(
         "HF_HUB_DISABLE_IMPLICIT_TOKEN": "0" if "HF_TOKEN" in job.request.secrets else "1",
         "NETRC": os.devnull,
     }
+
+
+def inherited(outer: Mapping[str, str]) -> dict[str, str]:
+    """The operator's variables that processes of the service are given."""
+    return {name: value for name, value in outer.items() if INHERITED.fullmatch(name) and not SECRET_NAMES.search(name)}
 
 
 def hub_folder(settings: Settings, project: str) -> Path:

@@ -100,7 +100,7 @@ def sandbox_of(
     """
     hub = [environment[name] for name in HUB if environment.get(name)]
     own = [path for path in hub if Path(path).is_relative_to(settings.home)]
-    read = [
+    read: list[Path | str] = [
         folders.recipe,
         folders.job / INPUTS,
         folders.record(attempt_id) / "secrets",
@@ -108,7 +108,12 @@ def sandbox_of(
         *(path for path in hub if path not in own),
         *filter(None, [environment.get("FINERY_SHARED_STAGES")]),
     ]
-    write = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
+    write: list[Path | str] = [folders.job / "runs", folders.job / PUBLISHED, environment["FINERY_HOME"], *own]
+    return sandbox_around(settings, read, write)
+
+
+def sandbox_around(settings: Settings, read: Iterable[Path | str], write: Iterable[Path | str]) -> Sandbox:
+    """A sandbox that shows these places, and hides the service's own and its database."""
     database = make_url(settings.url)
     hidden: list[Path | str] = [settings.home, stage_cache(settings)]
     if database.get_backend_name() == "sqlite":

@@ -64,6 +64,7 @@ def doctor(network: bool, as_json: bool, hosts: bool = False, processes: int | N
         cores(),
         memory(),
         isolation(),
+        serving(),
         slurm(),
         *disks(),
         *gpus(),
@@ -183,6 +184,19 @@ def isolation() -> Finding:
             "install bubblewrap (apt install bubblewrap) or allow user namespaces: then nothing of this stays open",
         )
     return Finding("Isolation", f"{available.sentence()}: jobs of a service are kept apart from it")
+
+
+def serving() -> Finding:
+    """What writes the texts of models that a service serves."""
+    from importlib.util import find_spec
+
+    found = find_spec("transformers")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    if not any((Path(place) / "generation" / "continuous_batching").is_dir() for place in places):
+        return Finding(
+            "Serving", "batched generate", "note", "transformers 5 writes texts that join one another (constraints.txt)"
+        )
+    return Finding("Serving", "continuous batching of transformers; batched generate for models that it does not fit")
 
 
 def slurm() -> Finding:

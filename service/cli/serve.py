@@ -200,6 +200,7 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
         _announce(settings, listener, as_json, fresh, force)
         server.run(sockets=[listener])
     finally:
+        app.state.service.served.close()
         supervisor.stop()
         checker.close()
 

@@ -300,14 +300,14 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, object], last: bool) 
 
 @apart("readings", router.get("/models"))
 def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
-    """What can be trained from scratch, and what fine-tuning jobs have published."""
+    """What can be trained from scratch, and what the project has published, which can be asked."""
     objects = [model_object(name, 0, "finery") for name in scratch()]
     names = set()
     after = None
     while rows := service.store.models(caller.scope, after=after, limit=500):
         after = rows[-1].id
         for row in rows:
-            if row.name.startswith("ft:") and row.name not in names:
+            if row.name not in names:
                 names.add(row.name)
                 objects.append(published_object(row))
     return {"object": "list", "data": objects}

@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAYERS = (
     "architectures", "core", "data", "metrics", "tuners", "models", "objectives", "tasks", "rewards", "evaluation", "trainers",
-    "feedback", "reports", "publishing", "runs", "studies", "commands", "__main__",
+    "feedback", "reports", "publishing", "runs", "studies", "commands", "serving", "__main__",
 )  # fmt: skip
 """From the bottom to the top. A room imports itself and what stands before it."""
 HEAVY = {

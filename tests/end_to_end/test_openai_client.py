@@ -156,6 +156,22 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
         lines = client.files.content(job.result_files[0]).text.splitlines()
         assert float(lines[-1].split(",")[1]) == pytest.approx(losses[0])
         assert job.fine_tuned_model in [model.id for model in client.models.list()]
+        began = time.monotonic()
+        asked = {
+            "model": job.fine_tuned_model,
+            "messages": [{"role": "user", "content": "Say red."}],
+            "temperature": 0,
+            "seed": 1,
+            "max_tokens": 12,
+        }
+        whole = client.chat.completions.create(**asked)
+        assert time.monotonic() - began < 120, "its process starts with the first question"
+        assert whole.choices[0].message.content
+        assert whole.usage.completion_tokens <= 12
+        with client.chat.completions.create(**asked, stream=True) as stream:
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+        assert "".join(pieces) == whole.choices[0].message.content
+        assert len(pieces) > 2
     answer = httpx.get(
         f"{url}/api/v1/models/{job.fine_tuned_model}/download", headers={"Authorization": f"Bearer {token}"}, timeout=60
     )

@@ -1,0 +1,107 @@
+"""What a published model can be asked, by the files of its folder: read without torch, and without its weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Ability = Literal["chat", "complete", "embed", "predict"]
+HEADS: tuple[tuple[str, str], ...] = (
+    ("ForSequenceClassification", "classification"),
+    ("ForTokenClassification", "token_classification"),
+    ("ForQuestionAnswering", "qa"),
+    ("ForMultipleChoice", "multiple_choice"),
+    ("ForReward", "reward"),
+    ("ForConditionalGeneration", "seq2seq"),
+    ("MTModel", "seq2seq"),
+    ("ForCausalLM", "causal"),
+    ("ForCausalLMWithValueHead", "causal"),
+    ("LMHeadModel", "causal"),
+)
+"""How the names of classes end, and what these models do; all others give vectors."""
+OWN_HEADS = {
+    "sequence_classification": "classification",
+    "question_answering": "qa",
+    "seq2seq_lm": "seq2seq",
+    "causal_lm": "causal",
+    "masked_lm": "encoder",
+    "pretraining": "encoder",
+}
+"""The words of `head.json`, where they differ."""
+DESCRIPTIONS = {
+    "classification": "classifies texts",
+    "token_classification": "tags words",
+    "qa": "finds answers in a context",
+    "multiple_choice": "chooses among options",
+    "reward": "scores answers as a reward",
+    "seq2seq": "writes one text from another",
+    "causal": "continues texts",
+    "encoder": "turns texts into vectors",
+}
+ROUTES: dict[Ability, str] = {
+    "chat": "/v1/chat/completions",
+    "complete": "/v1/completions",
+    "embed": "/v1/embeddings",
+    "predict": "/api/v1/models/ID/predict",
+}
+LARGEST = 16 << 20
+"""Bytes of a file that is read."""
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a model is, and which questions it answers."""
+
+    kind: str
+    """A word of DESCRIPTIONS."""
+    can: tuple[Ability, ...]
+
+    def refusal(self, name: str, asked: Ability) -> str:
+        """The sentence for a question that it does not answer."""
+        if asked == "chat" and "complete" in self.can:
+            return f"The model '{name}' has no chat template; ask it at {ROUTES['complete']}."
+        does = " and ".join(ROUTES[each].replace("ID", name) for each in self.can) or "none of the routes served here"
+        return (
+            f"The model '{name}' {DESCRIPTIONS[self.kind]}: it answers {does}, not {ROUTES[asked].replace('ID', name)}."
+        )
+
+
+def abilities_of(folder: Path) -> Abilities | None:
+    """The abilities of a model's folder; None where its files do not say what it is."""
+    config = _read(folder / "config.json") or _read(folder / "base" / "config.json")
+    head = _read(folder / "head.json").get("kind")
+    names = [str(each) for each in config.get("architectures") or ()]
+    if isinstance(head, str):
+        kind = OWN_HEADS.get(head, head)
+    elif names:
+        kind = next((kind for end, kind in HEADS if names[0].endswith(end)), "encoder")
+    else:
+        return None
+    if kind not in DESCRIPTIONS:
+        return None
+    can: tuple[Ability, ...]
+    if kind in ("causal", "seq2seq"):
+        at_once = bool(config.get("bidirectional_decoder"))
+        can = () if at_once else ("chat", "complete") if _has_template(folder) else ("complete",)
+    else:
+        can = {"encoder": ("embed",), "reward": ()}.get(kind, ("predict",))  # type: ignore[assignment]
+    return Abilities(kind, can)
+
+
+def _has_template(folder: Path) -> bool:
+    return any(
+        (place / "chat_template.jinja").is_file() or bool(_read(place / "tokenizer_config.json").get("chat_template"))
+        for place in (folder, folder / "base")
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file's JSON object; an empty one where there is none."""
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read(LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,135 @@
+"""What classifiers, taggers, readers of contexts and choosers of options say, as `finery predict` says it.
+
+The rows of a question become the user's own file of that verb, the model stays open between questions.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
+from pipelines.commands.trained_models import Opener, TrainedModel, find
+from pipelines.core.errors import CommandError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.core.interfaces import Head
+
+PAIR = "text_pair"
+"""The second column of a pair, where the model does not say what its columns are called."""
+
+
+class KeptOpener(Opener):
+    """Opens a model once, and gives the same one again."""
+
+    def __init__(self, models: Sequence[TrainedModel]) -> None:
+        super().__init__(models)
+        self._models: dict[object, PreTrainedModel] = {}
+        self._tokenizers: dict[object, PreTrainedTokenizerBase] = {}
+
+    def open_model(
+        self,
+        head: Head | None,
+        stage_id: str | None = None,
+        merge: bool = True,
+        trained_head: bool = False,
+        keep_base: Path | None = None,
+        checkpoint: str | None = None,
+    ) -> PreTrainedModel:
+        """As `ModelOpener` promises."""
+        key = (head, stage_id, merge, trained_head, checkpoint)
+        if key not in self._models:
+            self._models[key] = super().open_model(head, stage_id, merge, trained_head, keep_base, checkpoint)
+        return self._models[key]
+
+    def open_tokenizer(self, stage_id: str | None = None, checkpoint: str | None = None) -> PreTrainedTokenizerBase:
+        """As `TokenizerOpener` promises."""
+        key = (stage_id, checkpoint)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = super().open_tokenizer(stage_id, checkpoint)
+        return self._tokenizers[key]
+
+
+class Predictor:
+    """A published model that predicts."""
+
+    def __init__(self, folder: str) -> None:
+        self._model = chosen(find(folder), PredictRequest(folder, "answers.jsonl"))
+        self._opener = KeptOpener([self._model])
+        request = PredictRequest(folder, "answers.jsonl")
+        task = named_task(self._model, request) or foreign_task(self._model)
+        self.kind: str = task.kind
+        self.known = self._model.subject is not None
+        """Whether the model says what it was trained on, and so what its columns are called."""
+        self.columns: tuple[str, ...] = tuple(task.columns)
+
+    def warm(self) -> None:
+        """Open the model with a first question, so that the next ones do not wait."""
+        word: Any = ["a"] if self.kind == "token_classification" else "a"
+        options = {name: ["a", "b"] if name == self.columns[-1] else word for name in self.columns}
+        try:
+            self.predict([options if self.kind == "multiple_choice" else dict.fromkeys(self.columns, word)])
+        except CommandError:  # what such a row lacks, a real one has
+            return
+
+    def predict(
+        self, inputs: Sequence[object], max_length: int | None = None, batch_size: int = 32
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """(what the model says of each input, with what it read left out; warnings). Raises FineryError."""
+        rows = [self._row(number, each) for number, each in enumerate(inputs)]
+        texts = self._texts(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "rows.jsonl"
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            request = PredictRequest(
+                self._model.id,
+                "answers.jsonl",
+                data=str(path),
+                text=texts,
+                max_length=max_length,
+                batch_size=batch_size,
+            )
+            warnings: list[str] = []
+            task = own_task(self._model, request)
+            predicted = ask(self._model, task, OWN, request, warnings, self._opener)
+            columns = predicted if isinstance(predicted, dict) else predicted.columns(task)
+        names = list(columns)
+        answers = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        answers.sort(key=lambda each: int(each["index"]))
+        if [each["index"] for each in answers] != list(range(len(rows))):
+            raise CommandError(f"{len(answers)} of {len(rows)} inputs could be read; leave out those that are empty")
+        read = ("text", PAIR, "id", *self.columns)
+        return [{key: value for key, value in each.items() if key not in read} for each in answers], warnings
+
+    def _row(self, number: int, given: object) -> Mapping[str, object]:
+        if isinstance(given, Mapping):
+            pairs = {*self.columns, PAIR} if not self.known and self.kind in ("classification", "regression") else set()
+            if missing := [name for name in self.columns if name not in given]:
+                raise CommandError(f"input {number} has no '{missing[0]}'; {self._needed()}")
+            if unknown := [name for name in given if name not in pairs | set(self.columns)]:
+                raise CommandError(f"input {number} has an unknown key '{unknown[0]}'; {self._needed()}")
+            return given
+        words = isinstance(given, list) and all(isinstance(word, str) for word in given)
+        if len(self.columns) != 1 or not (words if self.kind == "token_classification" else isinstance(given, str)):
+            raise CommandError(f"input {number} must be {self._needed()}")
+        return {self.columns[0]: given}
+
+    def _needed(self) -> str:
+        keys = "an object with " + " and ".join(f"'{name}'" for name in self.columns)
+        if len(self.columns) != 1:
+            return keys
+        return f"{'a list of words' if self.kind == 'token_classification' else 'a text'}, or {keys}"
+
+    def _texts(self, rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+        """The columns to read, where the model does not know them."""
+        if self.known:
+            return ()
+        paired = [PAIR in row for row in rows]
+        if any(paired) and not all(paired):
+            raise CommandError(f"some inputs have a '{PAIR}' and others none; ask for them apart")
+        return (*COLUMNS.get(self.kind, self.columns), *([PAIR] if any(paired) else []))

@@ -1,0 +1,177 @@
+"""One text that a served model writes: the choice of each token, and the text that is told as it grows.
+
+Which token is drawn at place t is a function of the model, the prompt and (seed, draw, t), as in `models.sampling`:
+the same seed gives the same text, whatever is written beside it, up to the rounding of batches of different shapes.
+Log-probabilities are the model's own, at temperature 1 and before penalties.
+
+Text is told as soon as it is certain. The last tokens of the prompt are decoded with the first of the answer, because
+a token decoded alone loses the space before it; half of a character waits for its other half; and whatever may be the
+beginning of a stop string waits until it is none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipelines.data.randomness import uniforms
+from pipelines.models.sampling import inverted, restricted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+SERVING = 0x5E12
+"""The stream of the numbers that choose tokens."""
+TAIL = 6
+"""Tokens of the prompt that are decoded with the answer's first ones."""
+HALF = "\ufffd"
+"""What a decoder makes of a character whose bytes are not complete."""
+Reason = Literal["stop", "length", "cancelled", "error"]
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How tokens are chosen, and where a text ends."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are no part of it."""
+    max_tokens: int | None = None
+    """Default: as many as the model has positions for."""
+    logprobs: int | None = None
+    """So many of the likeliest tokens are told with each chosen one; None tells no log-probabilities."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    """Subtracted from the logits of tokens that were written: once, and once for each time."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+class WrittenSequence:
+    """A text that is being written."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Sequence[int],
+        choice: Choice,
+        limit: int,
+        ends: Collection[int],
+        tell: Tell,
+        draw: int = 0,
+        apart: bool = False,
+    ) -> None:
+        """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
+        `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
+        says that the text does not go on with its prompt, as an encoder-decoder's."""
+        self.prompt = list(prompt)
+        self.limit = limit
+        self.tokens: list[int] = []
+        self.reason: Reason | None = None
+        self.cancelled = False
+        """Set from any thread; the text ends before its next token."""
+        self._tokenizer, self._choice, self._ends, self._tell = tokenizer, choice, frozenset(ends), tell
+        self._chances = uniforms(choice.seed, SERVING, [draw], limit)[0] if choice.temperature > 0 else None
+        self._ids: list[int] = [] if apart else self.prompt[-TAIL:]
+        self._before, self._known = 0, len(self._ids)
+        self._held = ""
+        """Text that is not told yet."""
+        self._records: list[dict[str, Any]] = []
+
+    def choose(self, logits: Tensor) -> int | None:
+        """The next token, from logits (vocab,); None when the text ends here. Tells what became certain."""
+        if self.reason is None and self.cancelled:
+            self.end("cancelled")
+        if self.reason is not None:
+            return None
+        token = self._chosen(logits)
+        record = self._record(logits, token) if self._choice.logprobs is not None else None
+        self.tokens.append(token)
+        if token in self._ends:
+            self.end("stop")
+            return None
+        if record is not None:
+            self._records.append(record)
+        self._held += self._decoded(token)
+        stopped = self._cut()
+        if stopped or len(self.tokens) >= self.limit:
+            self.end("stop" if stopped else "length")
+            return None
+        self._say(self._certain())
+        return token
+
+    def end(self, reason: Reason) -> None:
+        """End the text, once: tell what is left of it, then why."""
+        if self.reason is not None:
+            return
+        if reason in ("stop", "length"):
+            self._say(self._held)
+        self.reason = reason
+        self._tell({"reason": reason, "written": len(self.tokens)})
+
+    def _chosen(self, logits: Tensor) -> int:
+        import torch
+
+        choice = self._choice
+        scores = logits.float()
+        if choice.logit_bias or choice.presence_penalty or choice.frequency_penalty:
+            scores = scores.clone()
+            for token, bias in choice.logit_bias.items():
+                if 0 <= token < len(scores):
+                    scores[token] += bias
+            for token, count in Counter(self.tokens).items():
+                scores[token] -= choice.presence_penalty + choice.frequency_penalty * count
+        if self._chances is None:
+            return int(scores.argmax())
+        drawn = restricted(scores[None] / choice.temperature, choice.top_p, 0)
+        chance = torch.tensor([self._chances[len(self.tokens)]], dtype=torch.float64, device=scores.device)
+        return int(inverted(drawn, chance))
+
+    def _record(self, logits: Tensor, token: int) -> dict[str, Any]:
+        chances = logits.float().log_softmax(-1)
+        best = chances.topk(min(self._choice.logprobs or 0, len(chances)))
+        top = [
+            {"token": self._tokenizer.decode([other]), "logprob": max(value, -9999.0)}
+            for other, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        logprob = max(float(chances[token]), -9999.0)
+        return {"token": self._tokenizer.decode([token]), "logprob": logprob, "top": top}
+
+    def _decoded(self, token: int) -> str:
+        """The text that this token makes certain; empty within a character."""
+        self._ids.append(token)
+        decode = self._tokenizer.decode
+        before = decode(self._ids[self._before : self._known], skip_special_tokens=True)
+        whole = decode(self._ids[self._before :], skip_special_tokens=True)
+        if len(whole) <= len(before) or whole.endswith(HALF):
+            return ""
+        self._before, self._known = self._known, len(self._ids)
+        return str(whole[len(before) :])
+
+    def _cut(self) -> bool:
+        """Whether a stop string was written; the text then ends before the first of them."""
+        places = [place for stop in self._choice.stop if (place := self._held.find(stop)) >= 0]
+        if places:
+            self._held = self._held[: min(places)]
+            del self._records[-1:]  # of the token that completed the stop string
+        return bool(places)
+
+    def _certain(self) -> str:
+        """The part of the held text that no stop string can begin in."""
+        longest = max((len(stop) for stop in self._choice.stop), default=1) - 1
+        for size in range(min(longest, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-size:]) for stop in self._choice.stop):
+                return self._held[:-size]
+        return self._held
+
+    def _say(self, text: str) -> None:
+        self._held = self._held[len(text) :]
+        if text or (self._records and not self._held):
+            self._tell({"text": text, "tokens": self._records})
+            self._records = []

@@ -1,0 +1,1 @@
+"""Processes that serve published models: started on demand, isolated as attempts are, ended when nobody asks."""

@@ -1,0 +1,94 @@
+"""Chat templates run with bounds, and say in a sentence what is wrong."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+
+import pytest
+
+from pipelines.core.errors import CommandError
+from pipelines.serving.prompts import LONGEST, OverLimit, limited, prompt_text
+from tests import tiny
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+PLAIN = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def asked(template: str, seconds: float = 2.0, content: str = "hello") -> str:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = template
+    return prompt_text(tokenizer, [{"role": "user", "content": content}], seconds)
+
+
+def test_a_template_makes_the_prompt_up_to_where_the_answer_begins() -> None:
+    assert asked(PLAIN) == "<user>hello<a>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro again() %}{% for i in range(9999) %}{{ again() }}{% endfor %}{% endmacro %}{{ again() }}",
+    ],
+    ids=["loops", "recursion"],
+)
+def test_a_template_without_an_end_is_stopped(template: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(CommandError):
+        asked(template, seconds=0.3)
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'x' * 4000000000 }}",
+        "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+    ],
+    ids=["product", "doubling"],
+)
+def test_a_template_that_fills_the_memory_is_stopped_and_the_bound_is_taken_back(template: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(OverLimit, match="more than 256 MB"):
+        asked(template)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    assert asked(PLAIN) == "<user>hello<a>"
+
+
+def test_a_template_that_writes_too_much_is_refused() -> None:
+    with pytest.raises(OverLimit, match=f"more than {LONGEST}"):
+        asked("{{ messages[0]['content'] }}" * 2, content="x" * (LONGEST // 2 + 1))
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages[9]['content'] }}", "refuses these messages"),
+        ("{% for %}", "refuses these messages"),
+    ],
+)
+def test_what_a_template_refuses_or_may_not_do_is_a_sentence(template: str, sentence: str) -> None:
+    with pytest.raises(CommandError, match=sentence):
+        asked(template)
+
+
+def test_templates_run_in_the_main_thread_alone() -> None:
+    errors = []
+
+    def run() -> None:
+        try:
+            with limited(1.0, 1 << 20):
+                pass
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert errors == ["templates run in the main thread"]

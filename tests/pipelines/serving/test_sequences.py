@@ -1,0 +1,113 @@
+"""The text of a sequence: told as soon as it is certain, ended by tokens, stop strings and limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.serving.sequences import Choice, WrittenSequence
+from tests import writers
+
+WORDS = "the cat saw a good book"
+
+
+class Characters:
+    """A tokenizer whose tokens are bytes."""
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+        return bytes(each for each in ids if each != 0 or not skip_special_tokens).decode("utf-8", "replace")
+
+
+def written(text: bytes, choice: Choice, limit: int = 100, end: bool = True) -> tuple[list[dict[str, Any]], list[str]]:
+    """What is told, and the pieces of text, when a model is certain of these bytes and then of the end."""
+    told: list[dict[str, Any]] = []
+    sequence = WrittenSequence(Characters(), b"> ", choice, limit, [0], told.append)  # type: ignore[arg-type]
+    for byte in (*text, *([0] if end else [])):
+        if sequence.choose(torch.nn.functional.one_hot(torch.tensor(byte), 256) * 100.0) is None:
+            break
+    return told, [each["text"] for each in told if "text" in each]
+
+
+def test_text_is_told_byte_by_byte_and_the_end_token_is_none_of_it() -> None:
+    told, pieces = written(b"hello", Choice(temperature=0))
+    assert pieces == list("hello")
+    assert told[-1] == {"reason": "stop", "written": 6}
+
+
+def test_half_of_a_character_waits_for_its_other_half() -> None:
+    assert written("aéb€".encode(), Choice(temperature=0))[1] == ["a", "é", "b", "€"]
+
+
+def test_a_limit_ends_a_text_by_its_length() -> None:
+    told, pieces = written(b"hello", Choice(temperature=0), limit=3)
+    assert (pieces, told[-1]) == (["h", "e", "l"], {"reason": "length", "written": 3})
+
+
+@pytest.mark.parametrize("stop", [("lo",), ("zz", "lo"), ("l",), ("hello",), ("o", "lo")])
+def test_a_stop_string_is_no_part_of_the_text_nor_is_its_beginning_told(stop: tuple[str, ...]) -> None:
+    told, pieces = written(b"say hello to all", Choice(temperature=0, stop=stop))
+    text = "say hello to all"
+    assert "".join(pieces) == text[: min(text.find(each) for each in stop if each in text)]
+    assert told[-1]["reason"] == "stop"
+
+
+def test_what_only_looks_like_a_stop_string_is_told_in_the_end() -> None:
+    assert "".join(written(b"hel hell", Choice(temperature=0, stop=("hello",)))[1]) == "hel hell"
+
+
+def test_every_token_has_its_log_probability_and_the_likeliest_beside_it() -> None:
+    told, pieces = written(b"hi", Choice(temperature=0, logprobs=2))
+    tokens = [token for each in told for token in each.get("tokens", ())]
+    assert [token["token"] for token in tokens] == ["h", "i"]
+    assert "".join(pieces) == "hi"
+    assert all(token["top"][0]["token"] == token["token"] and len(token["top"]) == 2 for token in tokens)
+    assert tokens[0]["logprob"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_seed_fixes_what_is_drawn_and_a_draw_changes_it() -> None:
+    def drawn(seed: int, draw: int) -> list[int]:
+        choice = Choice(seed=seed)
+        sequence = WrittenSequence(writers.tokenizer(), [1], choice, 12, (), lambda told: None, draw)
+        for _ in range(12):
+            sequence.choose(torch.zeros(200))
+        return sequence.tokens
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert len({tuple(drawn(seed, draw)) for seed in (1, 2) for draw in (0, 1)}) == 4
+
+
+def test_top_p_and_biases_leave_what_they_say() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.2]).log()
+
+    def chosen(choice: Choice) -> set[int]:
+        found = set()
+        for draw in range(40):
+            sequence = WrittenSequence(writers.tokenizer(), [1], choice, 1, (), lambda told: None, draw)
+            sequence.choose(logits)
+            found.add(sequence.tokens[0])
+        return found
+
+    assert chosen(Choice(seed=1)) == {0, 1, 2}
+    assert chosen(Choice(seed=1, top_p=0.7)) == {0, 1}
+    assert chosen(Choice(temperature=0, logit_bias={2: 50.0})) == {2}
+    assert chosen(Choice(seed=1, logit_bias={0: -100.0})) == {1, 2}
+
+
+def test_a_frequency_penalty_keeps_a_token_from_coming_back() -> None:
+    sequence = WrittenSequence(
+        writers.tokenizer(), [1], Choice(temperature=0, frequency_penalty=1.0), 3, (), lambda told: None
+    )
+    for _ in range(3):
+        sequence.choose(torch.tensor([1.0, 0.6, 0.3]))
+    assert sequence.tokens == [0, 1, 2]
+
+
+def test_a_cancelled_text_ends_before_its_next_token() -> None:
+    told: list[dict[str, Any]] = []
+    sequence = WrittenSequence(writers.tokenizer(), [1], Choice(), 9, (), told.append)
+    sequence.choose(torch.zeros(50))
+    sequence.cancelled = True
+    assert sequence.choose(torch.zeros(50)) is None
+    assert told[-1] == {"reason": "cancelled", "written": 1}

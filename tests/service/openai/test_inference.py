@@ -1,0 +1,303 @@
+"""The unmodified `openai` client talks to published models: real processes, real isolation, tiny weights."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from service.executors.process_tree import descendants
+from service.settings import read_settings
+from service.store.projects import parts
+from service.store.store import Store
+from tests.service.served import Served
+from tests.service.serving.published import publish
+
+CHAT = "ft:gpt-tiny:acme::1"
+MESSAGES: Any = [{"role": "user", "content": "the cat saw"}]
+GREEDY: Any = {"model": CHAT, "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def served(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An application with a model of each kind."""
+    home = tmp_path_factory.mktemp("serving")
+    shutil.copy(migrated_sqlite, home / "finery.db")
+    settings = read_settings({}, home=home, serve_models=2, serve_requests=4)
+    store = Store(settings.url)
+    made = Served(settings, store)
+    publish(made, "gpt2", CHAT, chats=True)
+    publish(made, "bert", "encoder")
+    publish(made, "bert-classifier", "classifier")
+    yield made
+    made.service.served.close()
+    store.close()
+
+
+def process_of(served: Served, name: str) -> Any:
+    return next((each for each in served.service.served.living() if each.model.name == name), None)
+
+
+def soon(check: Any, seconds: float = 20.0) -> bool:
+    limit = time.monotonic() + seconds
+    while not check() and time.monotonic() < limit:
+        time.sleep(0.02)
+    return bool(check())
+
+
+def test_a_chat_is_answered_whole_and_streamed_with_the_same_text(client: Any) -> None:
+    whole = client.chat.completions.create(**GREEDY)
+    text = whole.choices[0].message.content
+    assert text
+    assert whole.choices[0].finish_reason == "length"
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (3, 12, 15)
+    assert whole.model == CHAT
+    assert whole.choices[0].message.role == "assistant"
+    chunks = list(client.chat.completions.create(**GREEDY, stream=True, stream_options={"include_usage": True}))
+    assert "".join(each.choices[0].delta.content or "" for each in chunks if each.choices) == text
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [each.choices[0].finish_reason for each in chunks if each.choices][-1] == "length"
+    assert chunks[-1].usage == whole.usage
+    assert len(chunks) > 8, "it comes in pieces"
+    assert len({each.id for each in chunks}) == 1
+
+
+def test_without_being_asked_a_stream_tells_no_usage(client: Any) -> None:
+    chunks = list(client.chat.completions.create(**GREEDY, stream=True))
+    assert all(each.choices and each.usage is None for each in chunks)
+
+
+def test_the_same_seed_gives_the_same_text_and_another_another(client: Any) -> None:
+    def drawn(seed: int) -> str:
+        made = client.chat.completions.create(model=CHAT, messages=MESSAGES, seed=seed, max_tokens=12, temperature=2)
+        return str(made.choices[0].message.content)
+
+    assert drawn(1) == drawn(1)
+    assert len({drawn(seed) for seed in range(4)}) > 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_ends_the_text_before_itself(client: Any, stream: bool) -> None:
+    text = client.chat.completions.create(**GREEDY).choices[0].message.content
+    word = text.split()[2]
+    given = {**GREEDY, "stop": ["never said", word], "stream": stream}
+    if stream:
+        chunks = list(client.chat.completions.create(**given))
+        stopped = "".join(each.choices[0].delta.content or "" for each in chunks)
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        choice = client.chat.completions.create(**given).choices[0]
+        stopped, reason = choice.message.content, choice.finish_reason
+    assert (stopped, reason) == (text[: text.find(word)], "stop")
+
+
+def test_log_probabilities_are_told_with_the_likeliest_tokens_and_their_bytes(client: Any) -> None:
+    choice = client.chat.completions.create(**GREEDY, logprobs=True, top_logprobs=3).choices[0]
+    content = choice.logprobs.content
+    assert len(content) == 12
+    for token in content:
+        likeliest = [each.logprob for each in token.top_logprobs]
+        assert likeliest == sorted(likeliest, reverse=True)
+        assert token.logprob == pytest.approx(likeliest[0])
+        assert bytes(token.bytes).decode() == token.token
+    assert client.chat.completions.create(**GREEDY).choices[0].logprobs is None
+
+
+def test_several_answers_of_several_prompts_stand_in_order(client: Any) -> None:
+    made = client.completions.create(
+        model=CHAT, prompt=["the cat", "a book"], n=2, max_tokens=4, temperature=0, logprobs=1
+    )
+    texts = [each.text for each in made.choices]
+    assert [each.index for each in made.choices] == [0, 1, 2, 3]
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+    assert made.usage.completion_tokens == 16
+    assert made.choices[0].logprobs.tokens[0] in made.choices[0].logprobs.top_logprobs[0]
+    drawn = client.completions.create(model=CHAT, prompt="the cat", n=3, max_tokens=8, temperature=2, seed=1)
+    assert len({each.text for each in drawn.choices}) > 1
+
+
+def test_content_may_come_in_parts_and_the_developer_is_the_system(client: Any) -> None:
+    parts: Any = [
+        {"role": "developer", "content": "the"},
+        {"role": "user", "content": [{"type": "text", "text": "cat "}, {"type": "text", "text": "saw"}]},
+    ]
+    assert (
+        client.chat.completions.create(**{**GREEDY, "messages": parts}).choices[0].message.content
+        == client.chat.completions.create(**GREEDY).choices[0].message.content
+    )
+
+
+@pytest.mark.long
+def test_vectors_come_as_numbers_and_as_bytes(client: Any) -> None:
+    made = client.embeddings.create(model="encoder", input=["the cat", "a good book"])  # in base64, as the client does
+    plain = client.embeddings.create(model="encoder", input=["the cat", "a good book"], encoding_format="float")
+    for one, other in zip(made.data, plain.data, strict=True):
+        assert one.embedding == pytest.approx(other.embedding, abs=1e-6)
+        assert sum(each * each for each in one.embedding) == pytest.approx(1.0, abs=1e-5)
+    assert made.usage.prompt_tokens == 4 + 5
+    raw = client.embeddings.with_raw_response.create(model="encoder", input="the cat", encoding_format="base64")
+    content = base64.b64decode(json.loads(raw.content)["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(content) // 4}f", content) == pytest.approx(made.data[0].embedding)
+    with pytest.raises(openai.BadRequestError, match="16 dimensions"):
+        client.embeddings.create(model="encoder", input="the", dimensions=3)
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda client: client.embeddings.create(model=CHAT, input="x"), "answers /v1/chat/completions"),
+        (
+            lambda client: client.chat.completions.create(**{**GREEDY, "model": "classifier"}),
+            "classifies texts: it answers /api/v1/models/classifier/predict",
+        ),
+        (lambda client: client.completions.create(model="encoder", prompt="x"), "turns texts into vectors"),
+        (
+            lambda client: client.chat.completions.create(**{**GREEDY, "model": "scratch/gpt-tiny"}),
+            "has learnt nothing yet",
+        ),
+        (
+            lambda client: client.chat.completions.create(**{**GREEDY, "max_tokens": 99}),
+            "maximum context length is 40 tokens",
+        ),
+        (
+            lambda client: client.chat.completions.create(**GREEDY, tools=[{"type": "function"}]),
+            "'tools' is not offered",
+        ),
+        (lambda client: client.chat.completions.create(**GREEDY, extra_body={"temprature": 1}), "'temprature'; known:"),
+        (lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "json_object"}), "text"),
+        (lambda client: client.chat.completions.create(**GREEDY, top_logprobs=2), "needs logprobs: true"),
+        (lambda client: client.completions.create(model=CHAT, prompt="x", echo=True), "'echo' is not offered"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence_with_status_400(client: Any, ask: Any, sentence: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client)
+    assert sentence in refused.value.message
+    assert refused.value.type == "invalid_request_error"
+
+
+def test_a_stream_that_cannot_begin_has_a_status_too(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{**GREEDY, "max_tokens": 99}, stream=True)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_models_of_other_projects_are_as_unknown_as_those_that_are_not_there(
+    served: Served, url: str, client: Any
+) -> None:
+    stranger = openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("submitter", "others"), max_retries=0)
+    errors = []
+    for asking, name in ((stranger, CHAT), (client, "ft:gpt-tiny:acme::2")):
+        with pytest.raises(openai.NotFoundError) as unknown:
+            asking.chat.completions.create(**{**GREEDY, "model": name})
+        errors.append(unknown.value.body)
+    assert errors[0] == {
+        "message": f"The model '{CHAT}' does not exist or you do not have access to it.",
+        "type": "invalid_request_error", "param": "model", "code": "model_not_found",
+    }  # fmt: skip
+    assert errors[1]["code"] == "model_not_found"
+
+
+def test_a_viewer_may_not_ask_and_nobody_is_told_to_send_a_token(served: Served, url: str) -> None:
+    viewer = openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("viewer"), max_retries=0)
+    with pytest.raises(openai.PermissionDeniedError) as refused:
+        viewer.chat.completions.create(**GREEDY)
+    assert refused.value.type == "permission_error"
+    answer = httpx.post(f"{url}/v1/chat/completions", json=GREEDY)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    nobody = openai.OpenAI(base_url=f"{url}/v1", api_key="fin_nope", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        nobody.embeddings.create(model="encoder", input="x")
+
+
+def test_where_nothing_isolates_only_admins_ask(served: Served, client: Any) -> None:
+    served.service.isolated = False
+    try:
+        with pytest.raises(openai.PermissionDeniedError, match="cannot isolate"):
+            client.chat.completions.create(**GREEDY)
+    finally:
+        served.service.isolated = True
+
+
+def test_a_client_that_goes_away_is_not_written_for(served: Served, client: Any) -> None:
+    stream = client.chat.completions.create(**{**GREEDY, "max_tokens": 37}, stream=True)
+    next(iter(stream))
+    stream.close()
+    assert soon(lambda: process_of(served, CHAT).open_questions == 0)
+    assert client.chat.completions.create(**GREEDY).choices[0].message.content
+
+
+def test_a_token_has_so_many_open_questions_and_no_more(served: Served, client: Any) -> None:
+    token = served.store.token_by_prefix(parts(client.api_key)[0]).id  # type: ignore[index,union-attr]
+    served.service.served._asking[token] = 4
+    try:
+        with pytest.raises(openai.RateLimitError, match="4 open questions"):
+            client.chat.completions.create(**GREEDY)
+    finally:
+        del served.service.served._asking[token]
+    assert client.chat.completions.create(**GREEDY).choices[0].message.content
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_is_replaced_and_its_questions_are_told(served: Served, client: Any) -> None:
+    client.chat.completions.create(**GREEDY)
+    first = process_of(served, CHAT)
+    served.service.served._executor.kill(first._handle)  # type: ignore[union-attr]
+    assert soon(lambda: first not in served.service.served.living())
+    assert client.chat.completions.create(**GREEDY).choices[0].message.content
+    assert process_of(served, CHAT).pid != first.pid
+
+
+def test_a_process_sees_its_model_and_nothing_else_of_the_home(served: Served, client: Any) -> None:
+    client.chat.completions.create(**GREEDY)
+    process = process_of(served, CHAT)
+    inside = [
+        pid
+        for pid in (process.pid, *descendants(process.pid))
+        if b"serve-model" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    root = f"/proc/{inside[-1]}/root"
+    if served.service.served._executor.isolation.mode not in ("bubblewrap", "landlock"):  # type: ignore[union-attr]
+        pytest.skip("nothing isolates processes here")
+    home = served.settings.home
+    assert Path(f"{root}{process.model.path}/config.json").is_file()
+    assert not Path(f"{root}{home}/finery.db").exists()
+    assert not Path(f"{root}{home}/models/acme/encoder").exists()
+
+
+def test_predictions_come_with_probabilities_and_wrong_inputs_with_a_sentence(served: Served) -> None:
+    answer = served.submitter.post(
+        "/api/v1/models/classifier/predict", json={"inputs": ["the cat", {"text": "a book"}]}
+    )
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    assert (document["model"], document["fingerprint"]) == ("classifier", "0123abcd")
+    for index, row in enumerate(document["predictions"]):
+        assert row["index"] == index
+        chances = {key: value for key, value in row.items() if key.startswith("probability_")}
+        assert sum(chances.values()) == pytest.approx(1.0, abs=1e-5)
+        assert row["probability"] == max(chances.values())
+        assert chances[f"probability_{row['prediction']}"] == row["probability"]
+    wrong = served.submitter.post("/api/v1/models/classifier/predict", json={"inputs": [["the", "cat"]]})
+    assert wrong.status_code == 400
+    assert wrong.json()["detail"] == "Input 0 must be a text, or an object with 'text'"
+    for client, name, status in (
+        (served.stranger, "classifier", 404),
+        (served.viewer, "classifier", 403),
+        (served.nobody, "classifier", 401),
+        (served.submitter, "unknown", 404),
+        (served.submitter, CHAT, 400),
+    ):
+        answer = client.post(f"/api/v1/models/{name}/predict", json={"inputs": ["x"]})
+        assert answer.status_code == status, answer.text
+    assert served.submitter.post("/api/v1/models/classifier/predict", json={"inputs": []}).status_code == 422

@@ -1,0 +1,297 @@
+"""Processes that serve models live as long as they are asked, and nothing that one does hurts the server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.problems import Problem
+from service.executors.isolation import MODES, Isolation, tried
+from service.executors.landlock import abi
+from service.executors.process_tree import start_time
+from service.serving import processes as serving_processes
+from service.serving.processes import ModelProcesses
+from service.serving.questions import problem_of_answer
+from service.settings import read_settings
+from service.store.results import PublishedModel
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_model.py")))
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[..., ModelProcesses]]:
+    """`serving(serve_idle=1)`: processes of a server with these settings."""
+    made: list[ModelProcesses] = []
+
+    def make(**settings: Any) -> ModelProcesses:
+        given = {"isolation": "none", "serve_seconds": 20.0, **settings}
+        made.append(ModelProcesses(read_settings({}, home=tmp_path / "home", **given), STAND_IN))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def model(tmp_path: Path, name: str, behaviour: str = "answers") -> PublishedModel:
+    folder = tmp_path / "models" / name
+    folder.mkdir(parents=True)
+    (folder / "behaviour").write_text(behaviour)
+    return PublishedModel(f"model-{name}", "acme", name, "0123abcd", "job-1", str(folder))
+
+
+def starts(of: PublishedModel) -> int:
+    return len((Path(of.path) / "starts").read_text())
+
+
+async def asked(processes: ModelProcesses, of: PublishedModel, token: str = "t", **fields: Any) -> Any:
+    async with processes.question(token, of, "complete", fields) as question:
+        parts = [part async for part in question.parts(10.0)]
+    return parts[-1]["end"]["answer"]
+
+
+def ask(processes: ModelProcesses, of: PublishedModel, token: str = "t", **fields: Any) -> Any:
+    return asyncio.run(asked(processes, of, token, **fields))
+
+
+def soon(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+    limit = time.monotonic() + seconds
+    while not check() and time.monotonic() < limit:
+        time.sleep(0.02)
+    return check()
+
+
+def test_one_process_answers_all_questions_to_a_model(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(), model(tmp_path, "a")
+
+    async def several() -> list[Any]:
+        return await asyncio.gather(*(asked(processes, of, n=number) for number in range(8)))
+
+    assert asyncio.run(several()) == list(range(8))
+    assert ask(processes, of, n=9) == 9, "from another event loop too"
+    assert starts(of) == 1
+
+
+def test_a_process_that_nobody_asks_ends_and_the_next_question_starts_another(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_idle=0.3), model(tmp_path, "a")
+    ask(processes, of)
+    (process,) = processes.living()
+    pid = process.pid
+    assert soon(lambda: not processes.living())
+    assert start_time(pid) == 0
+    assert not any((tmp_path / "home" / "serving").iterdir())
+    assert ask(processes, of, n=3) == 3
+    assert starts(of) == 2
+
+
+def test_a_process_with_an_open_question_is_not_idle(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_idle=0.2), model(tmp_path, "a", "is silent")
+
+    async def wait() -> int:
+        async with processes.question("t", of, "complete", {}):
+            await asyncio.sleep(1.0)
+            return len(processes.living())
+
+    assert asyncio.run(wait()) == 1
+    assert soon(lambda: not processes.living())
+
+
+def test_the_process_that_was_idle_for_longest_makes_room(serving: Any, tmp_path: Path) -> None:
+    processes = serving(serve_models=2)
+    first, second, third = (model(tmp_path, name) for name in "abc")
+    for each in (first, second, first, third):
+        ask(processes, each)
+    assert soon(lambda: {each.model.name for each in processes.living()} == {"a", "c"})
+
+
+def test_where_all_are_busy_a_further_model_has_to_wait(serving: Any, tmp_path: Path) -> None:
+    processes = serving(serve_models=1)
+    busy, other = model(tmp_path, "busy", "is silent"), model(tmp_path, "other")
+
+    async def both() -> Problem:
+        async with processes.question("t", busy, "complete", {}):
+            with pytest.raises(Problem) as refused:
+                await asked(processes, other)
+            return refused.value
+
+    refused = asyncio.run(both())
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+    assert "as many as this server serves at once" in refused.detail
+    assert ask(processes, other, n=2) == 2, "once the other is idle it makes room"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "sentence"),
+    [("ends", "the model is of no use"), ("fails", "the weights are torn"), ("wrong key", "did not know its key")],
+)
+def test_a_model_that_cannot_be_opened_says_why_and_is_not_tried_at_once_again(
+    serving: Any, tmp_path: Path, behaviour: str, sentence: str
+) -> None:
+    processes, of = serving(), model(tmp_path, "a", behaviour)
+    for _ in range(3):
+        with pytest.raises(Problem) as refused:
+            ask(processes, of)
+        assert refused.value.status == 503
+        assert sentence in refused.value.detail
+    assert starts(of) == 1
+    assert processes.living() == []
+
+
+@pytest.mark.parametrize("behaviour", ["crashes", "garbage"])
+def test_a_process_that_breaks_off_is_replaced(serving: Any, tmp_path: Path, behaviour: str) -> None:
+    processes, of = serving(), model(tmp_path, "a", behaviour)
+    with pytest.raises(Problem) as refused:
+        ask(processes, of)
+    assert (refused.value.status, refused.value.code) == (503, "model_process_ended")
+    assert soon(lambda: not processes.living())
+    (Path(of.path) / "behaviour").write_text("answers")
+    assert ask(processes, of, n=4) == 4
+
+
+def test_a_process_that_takes_too_much_memory_ends_and_says_so(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_memory=200 << 20), model(tmp_path, "a", "eats")
+    with pytest.raises(Problem, match="ran out of memory") as refused:
+        ask(processes, of)
+    assert refused.value.status == 503
+
+
+def test_an_answer_without_an_end_of_its_growth_ends_its_process(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(), model(tmp_path, "a", "floods")
+
+    async def look_away() -> None:
+        async with processes.question("t", of, "complete", {}) as question:
+            await asyncio.to_thread(soon, lambda: not processes.living())
+            assert question.waiting_bytes < 80 << 20
+
+    asyncio.run(look_away())
+    assert processes.living() == []
+
+
+def test_answers_to_questions_that_nobody_asked_are_nothing(serving: Any, tmp_path: Path) -> None:
+    assert ask(serving(), model(tmp_path, "a", "wrong ids")) == 1
+
+
+def test_what_a_process_says_of_an_error_is_cut_to_what_an_error_is() -> None:
+    problem = problem_of_answer({"message": "no " * 1000, "code": 7, "status": "x"})
+    assert (problem.status, problem.code, len(problem.detail)) == (500, "7", 1000)
+    assert problem_of_answer("x").status == 500
+    assert problem_of_answer({"message": "a", "status": 400}).status == 400
+
+
+def test_a_question_that_takes_too_long_is_cancelled(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(), model(tmp_path, "a", "is silent")
+
+    async def impatient() -> None:
+        async with processes.question("t", of, "complete", {}) as question:
+            async for _ in question.parts(0.2):
+                pass
+
+    with pytest.raises(Problem, match="longer than"):
+        asyncio.run(impatient())
+    assert [each.open_questions for each in processes.living()] == [0]
+
+
+def test_the_time_of_an_answer_runs_on_when_another_task_reads_the_rest(serving: Any, tmp_path: Path) -> None:
+    """As a stream does: its first part is waited for before its status is told."""
+    processes, of = serving(), model(tmp_path, "a", "breaks off")
+
+    async def read() -> float:
+        async with processes.question("t", of, "complete", {}) as question:
+            parts = question.parts(1.0)
+            assert "piece" in await asyncio.ensure_future(anext(parts))
+            began = time.monotonic()
+            with pytest.raises(Problem, match="longer than 1 s"):
+                async for _ in parts:
+                    pass
+            return time.monotonic() - began
+
+    assert asyncio.run(read()) < 5
+
+
+def test_a_token_has_so_many_open_questions(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_requests=1), model(tmp_path, "a", "is silent")
+
+    async def two() -> None:
+        async with processes.question("t", of, "complete", {}):
+            with pytest.raises(Problem, match="1 open questions"):
+                await asked(processes, of)
+            async with processes.question("other", of, "complete", {}):
+                pass
+
+    asyncio.run(two())
+
+
+def test_the_process_of_a_deleted_model_ends(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(), model(tmp_path, "a")
+    ask(processes, of)
+    processes.forget(of.id)
+    assert soon(lambda: not processes.living())
+
+
+def test_a_server_may_serve_nothing(serving: Any, tmp_path: Path) -> None:
+    with pytest.raises(Problem) as refused:
+        ask(serving(serve_models=0), model(tmp_path, "a"))
+    assert refused.value.status == 403
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        *(pytest.param(tried(mode), id=mode) for mode in MODES),
+        pytest.param(Isolation("landlock", (), abi()), id="files"),
+    ],
+)
+def test_every_isolation_lets_a_process_reach_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Isolation | str
+) -> None:
+    if isinstance(isolation, str) or (isolation.mode == "landlock" and not isolation.landlock_abi):
+        pytest.skip(f"not on this machine: {isolation}")
+    monkeypatch.setattr(serving_processes, "isolation_of", lambda wanted: isolation)
+    of = model(tmp_path, "a")
+    program = shutil.copy(STAND_IN[1], Path(of.path) / "program.py")
+    made = ModelProcesses(read_settings({}, home=tmp_path / "home"), (sys.executable, str(program)))
+    try:
+        assert ask(made, of, n=5) == 5
+    finally:
+        made.close()
+    assert not any((tmp_path / "home" / "serving").iterdir())
+
+
+def test_processes_end_with_the_server_that_started_them(tmp_path: Path) -> None:
+    """However it ends: the kernel does it."""
+    of = model(tmp_path, "a")
+    program = (
+        "import asyncio, os, sys\n"
+        "from service.serving.processes import ModelProcesses\n"
+        "from service.settings import read_settings\n"
+        "from service.store.results import PublishedModel\n"
+        f"processes = ModelProcesses(read_settings({{}}, home={str(tmp_path / 'home')!r}, isolation='none'), {STAND_IN!r})\n"
+        f"of = PublishedModel('model-a', 'acme', 'a', '0123abcd', 'job-1', {of.path!r})\n"
+        "async def ask():\n"
+        "    async with processes.question('t', of, 'complete', {}) as question:\n"
+        "        [part async for part in question.parts(20)]\n"
+        "asyncio.run(ask())\n"
+        "print(processes.living()[0].pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    pid = int(done.stdout)
+    assert done.returncode == -9
+    assert soon(lambda: start_time(pid) == 0)
