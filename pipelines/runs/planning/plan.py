@@ -293,6 +293,7 @@ class Planner:
         )
         if baseline is not None:
             return replace(plan, memory=baseline.memory(head, step, everything, learnt))
+        assert words is not None
         memory = _memory(words, head, step, everything, learnt, adapter)
         if adapter is not None and adapter.packed:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))

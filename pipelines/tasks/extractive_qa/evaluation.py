@@ -362,7 +362,9 @@ class ExtractiveQAEvaluation(TaskEvaluation):
             aside = set_aside(request) if task.version_2 else None
             threshold = 0.0 if aside is None else best_of(find(aside, "train, set aside"), aside)
             chosen = {} if aside is None else {"threshold_chosen_on": {"split": "train", "set_aside": len(aside)}}
-        predicted, scores, given = [], {}, {}
+        predicted = []
+        scores: dict[str, tuple[float, tuple[float, float]]] = {}
+        given: dict[str, float] = {}
         for suffix, split, split_rows in request.splits():
             rows: Any = split_rows
             spans = find(rows, split)
