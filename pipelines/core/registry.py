@@ -283,6 +283,7 @@ COMMANDS = Registry(
         "score": "pipelines.commands.score:answer",
         "predict": "pipelines.commands.predict:answer",
         "publish": "pipelines.commands.publish:answer",
+        "verify": "pipelines.commands.verify:answer",
         "data": "pipelines.commands.show_data:answer",
     },
 )

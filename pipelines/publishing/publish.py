@@ -20,11 +20,12 @@ from pipelines.core.registry import nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.models.heads import HEAD_CLASSES
-from pipelines.publishing import provenance
+from pipelines.publishing import provenance, signature
 from pipelines.publishing.assemble import assemble, is_adapter, read_head
 from pipelines.publishing.card import card, made_by
 from pipelines.publishing.destinations.destination import (
     MARKER,
+    SUMS,
     Destination,
     destination_of,
     kind_of,
@@ -41,6 +42,7 @@ from pipelines.publishing.requirements import (
     parse,
     scored_before,
 )
+from pipelines.publishing.sources import portable, without_folders
 from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
@@ -252,8 +254,9 @@ class Publish(Stage):
 
         history = [stage.id for stage in made_by(context.recipe, self)]
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
-        manifest = provenance.public(manifest_of(context, [*history, *others]))
-        _write(assembled / "recipe.yaml", write_yaml(provenance.public(context.recipe.plain())))
+        recipe, read, names = portable(context.recipe.plain())
+        manifest = provenance.public(manifest_of(context, [*history, *others], source, scores) | {"sources": read})
+        _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
             context.recipe,
@@ -268,12 +271,12 @@ class Publish(Stage):
             self.license,
             self.require,
         )
-        _write(assembled / "README.md", provenance.public(text))
+        _write(assembled / "README.md", without_folders(provenance.public(text), names))
         return {
             "name": context.recipe.name,
             "fingerprint": context.fingerprint,
             "to": self.to,
-            "checksums": write_sums(assembled),
+            "checksums": write_sums(assembled) | signature.sign(assembled / SUMS),
             "verification": proof.plain(),
         }
 
@@ -311,7 +314,9 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
 
 
 def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
-    return record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
+    """Whether a marker speaks of this publication, signed if it is to be."""
+    complete = record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
+    return complete and (not signature.wanted() or signature.SIGNATURE in (record or {}).get("checksums", {}))
 
 
 def _mark(folder: Path, publication: JSONObject) -> None:

@@ -5,6 +5,7 @@ A module is imported when its verb is called, because `finery --help` must answe
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -302,6 +303,12 @@ def publish(
     license: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="The model's licence, such as apache-2.0.")
     ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign", metavar="KEY", help="Sign it with this secret key of minisign; else FINERY_SIGNING_KEY."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish a finished model with its card, scores and checksums, proven to load and to score as measured."""
@@ -310,7 +317,45 @@ def publish(
 
     given = {"merge": merge, "private": False if public else None, "license": license}
     settings = {name: value for name, value in given.items() if value is not None}
+    if sign is not None:
+        os.environ["FINERY_SIGNING_KEY"] = str(sign)  # for the child; a key is no part of a request
     raise typer.Exit(put(PublishOptions(source, to, requirements(require or []), settings), as_json))
+
+
+Published = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="A published folder, such as registry/NAME.", show_default=False)
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Where the files lie that its recipe reads; sought by path, then by SHA-256. Default: the working folder.",
+    ),
+]
+
+
+@app.command()
+def verify(
+    folder: Published,
+    data: DataFolder = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--public-key", metavar="KEY", help="It must be signed by this key: a minisign.pub, or its line RW…."
+        ),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python of the folder, for models that open with it alone.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a published folder: checksums, signature, and its scores once more. Exit code 1 where one differs."""
+    from service.cli.verify import VerifyOptions
+    from service.cli.verify import verify as check
+
+    place = None if data is None else str(data)
+    raise typer.Exit(check(VerifyOptions(folder, place, public_key, trust_remote_code), as_json))
 
 
 @app.command()
