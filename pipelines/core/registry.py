@@ -284,6 +284,7 @@ COMMANDS = Registry(
         "predict": "pipelines.commands.predict:answer",
         "publish": "pipelines.commands.publish:answer",
         "verify": "pipelines.commands.verify:answer",
+        "reproduce": "pipelines.commands.reproduce:answer",
         "data": "pipelines.commands.show_data:answer",
     },
 )

@@ -359,6 +359,30 @@ def verify(
 
 
 @app.command()
+def reproduce(
+    folder: Published,
+    data: DataFolder = None,
+    environment: Annotated[
+        bool,
+        typer.Option("--environment", help="Run in a virtual environment with the versions of the manifest, by pip."),
+    ] = False,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run Python of the checkpoint that it starts from, if its recipe does."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a published model again, in runs/reproduce-NAME, and compare score by score. Exit code 1 where one is off."""
+    from service.cli.verify import ReproduceOptions
+    from service.cli.verify import reproduce as again
+
+    place = None if data is None else str(data)
+    raise typer.Exit(again(ReproduceOptions(folder, place, environment, trust_remote_code), as_json))
+
+
+@app.command()
 def harness(
     model: Model,
     tasks: Annotated[

@@ -36,6 +36,25 @@ def verify(options: VerifyOptions, as_json: bool) -> int:
     return tell(answer.data, bool(answer.data["verified"]), as_json, show_verified)
 
 
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """The options, in the words of the child."""
+
+    folder: str
+    data: str | None
+    environment: bool
+    trust_remote_code: bool
+
+
+def reproduce(options: ReproduceOptions, as_json: bool) -> int:
+    """Make the model again and say which scores came out. Returns the exit code."""
+    doing = "Making the model again; what it does stands in runs/reproduce-NAME/console.log …"
+    answer = ask("reproduce", asdict(options), doing, as_json)
+    if answer.code != EXIT_DONE:
+        return refuse(answer, as_json)
+    return tell(answer.data, bool(answer.data["reproduced"]), as_json, show_reproduced)
+
+
 def tell(data: Mapping[str, Any], holds: bool, as_json: bool, show: Any) -> int:
     """Show what was found out, or print it as one JSON object. Returns the exit code."""
     code = EXIT_DONE if holds else EXIT_FAILED
@@ -55,10 +74,23 @@ def show_verified(data: Mapping[str, Any]) -> None:
         print(f"  {problem}", file=sys.stderr)
     if data["verified"]:
         checked = f"{data['files']} files are as published" + (", by the owner of this key" if data["signed"] else "")
-        scored = f"; {len(data['scores'])} scores came out again" if data["scores"] else "; it did not score"
+        scored = f"; {_scores(data)} came out again" if data["scores"] else "; it did not score"
         print(f"  Verified    {data['folder']}   {checked}{scored}")
     else:
         print(f"  Not as published: {data['folder']}", file=sys.stderr)
+
+
+def show_reproduced(data: Mapping[str, Any]) -> None:
+    """Scores beside each other, whether the weights are the same, and on standard error what is wrong."""
+    _show_scores(data)
+    if data["same_weights"] is not None:
+        print(f"  The weights are {'the same, byte for byte' if data['same_weights'] else 'other ones'}.")
+    for problem in data["problems"]:
+        print(f"  {problem}", file=sys.stderr)
+    if data["reproduced"]:
+        print(f"  Reproduced  {data['folder']}   {_scores(data)} came out; the run lies in {data['place']}")
+    else:
+        print(f"  Not reproduced: {data['folder']}", file=sys.stderr)
 
 
 def _show_scores(data: Mapping[str, Any]) -> None:
@@ -95,6 +127,11 @@ def scores_table(scores: list[dict[str, Any]]) -> Table:
             "" if each["holds"] else "differs",
         )
     return table
+
+
+def _scores(data: Mapping[str, Any]) -> str:
+    count = len(data["scores"])
+    return f"{count} score{'' if count == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:
