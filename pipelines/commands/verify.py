@@ -130,10 +130,11 @@ def score_again(folder: Path, data: Path | None, trust: bool) -> Rescored:
             first = error.mistakes[0]
             rescored.notes.append(f"the scores were not measured again: its recipe, {first.key}: {first.message}")
             return rescored
+        opener = Published(folder, str(manifest["model"]["stage"]), recipe.seed, trust)
         for stage_id in dict.fromkeys(each.stage for each in stated.values()):
             mine = {name: each for name, each in stated.items() if each.stage == stage_id}
             try:
-                measured = measure(folder, Path(place), recipe, manifest, stage_id, mine, trust)
+                measured = measure(Path(place), recipe, manifest, stage_id, mine, opener)
             except FineryError as error:
                 rescored.notes.append(f"what '{stage_id}' measured was not measured again: {error}")
                 continue
@@ -166,16 +167,15 @@ def recipe_in(folder: Path, place: Path, names: Mapping[str, str], publish: str)
 
 
 def measure(
-    folder: Path,
     place: Path,
     recipe: Recipe,
     manifest: JSONObject,
     stage_id: str,
     stated: Mapping[str, BenchmarkScores],
-    trust: bool,
+    opener: Published,
 ) -> dict[str, BenchmarkScores]:
-    """The scores of one evaluate stage, by benchmark, measured with the weights in `folder`. Raises FineryError."""
-    model = str(manifest["model"]["stage"])
+    """The scores of one evaluate stage, by benchmark, measured with the model of `opener`. Raises FineryError."""
+    model = opener.model
     stage: Any = recipe.stage(stage_id)
     before = next((each for each in manifest["stages"] if each["id"] == stage_id), {}).get("data", {})
     now = stage.content(recipe)
@@ -187,7 +187,6 @@ def measure(
     recipe = recipe.model_copy(update={"stages": (*recipe.stages[:at], stage)})
     out = place / "scores" / stage_id
     out.mkdir(parents=True)
-    opener = Published(folder, model, recipe.seed, trust)
     stage.run(context_for(recipe, stage, out, opener, manifest))
     return {each.benchmark: each for each in read_scores(out, stage_id)}
 

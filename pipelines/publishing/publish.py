@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
+CONTENTS = 2
+"""What a publication holds: since 2, what others verify and make it again with. An older one is published again."""
 
 
 def _require(value: Any) -> Any:
@@ -256,6 +258,7 @@ class Publish(Stage):
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
         recipe, read, names = portable(context.recipe.plain())
         manifest = provenance.public(manifest_of(context, [*history, *others], source, scores) | {"sources": read})
+        manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
@@ -276,6 +279,7 @@ class Publish(Stage):
             "name": context.recipe.name,
             "fingerprint": context.fingerprint,
             "to": self.to,
+            "contents": CONTENTS,
             "checksums": write_sums(assembled) | signature.sign(assembled / SUMS),
             "verification": proof.plain(),
         }
@@ -314,9 +318,13 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
 
 
 def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
-    """Whether a marker speaks of this publication, signed if it is to be."""
+    """Whether a marker speaks of this publication with all that is written today, signed if it is to be."""
     complete = record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
-    return complete and (not signature.wanted() or signature.SIGNATURE in (record or {}).get("checksums", {}))
+    return (
+        complete
+        and (record or {}).get("contents") == CONTENTS
+        and (not signature.wanted() or signature.SIGNATURE in (record or {}).get("checksums", {}))
+    )
 
 
 def _mark(folder: Path, publication: JSONObject) -> None:
