@@ -93,7 +93,7 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
     original = Original(folder, head, opener.open_model(head, trained_head=True).eval(), opener.open_tokenizer())
     form: Any = EXPORTS.load(request.to)
     exported: Exported = form.write(original, out)
-    agreement = None if exported.model is None else compare(original, exported, form.name, form.tolerance)
+    agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
     scores: list[JSONObject] = []
     notes: list[str] = []
     if exported.model is None or exported.unscored:
@@ -178,12 +178,11 @@ def rescored(
 def card(told: Mapping[str, Any], exported: Exported) -> str:
     """README.md of the export."""
     agreement = told["agreement"]
+    facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
     words = (
         f"On {agreement['texts']} fixed texts its logits differ from the published model's by at most "
         f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
-        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same."
-        if agreement
-        else "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
+        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same.\n\n{facts}"
     )
     rows = [
         f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"

@@ -295,6 +295,7 @@ EXPORTS = Registry(
     "format",
     {
         "onnx": "pipelines.publishing.exports.onnx:Onnx",
+        "gguf": "pipelines.publishing.exports.gguf:Gguf",
         "int8": "pipelines.publishing.exports.quantized:Int8",
         "int4": "pipelines.publishing.exports.quantized:Int4",
     },

@@ -28,14 +28,11 @@ def export(options: ExportOptions, as_json: bool) -> int:
 
 def show_export(data: Mapping[str, Any]) -> None:
     """Size, difference, scores, and where it lies."""
-    if agreement := data["agreement"]:
-        print(
-            f"  On {agreement['texts']} texts a logit differs by at most {agreement['largest_difference']:.2e}; "
-            f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same."
-        )
-    else:
-        for name, value in data["facts"].items():
-            print(f"  {name}: {value}")
+    agreement = data["agreement"]
+    print(
+        f"  On {agreement['texts']} texts a logit differs by at most {agreement['largest_difference']:.2e}; "
+        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same."
+    )
     for each in data["scores"]:
         exported = "not measured" if each["exported"] is None else f"{each['exported']:.4f}"
         print(f"  {each['metric']} of {each['benchmark']}: published {each['published']:.4f}, exported {exported}")

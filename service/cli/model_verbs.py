@@ -386,14 +386,14 @@ def reproduce(
 def export(
     folder: Published,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the export.", show_default=False)],
-    to: Annotated[str, typer.Option("--to", metavar="FORM", help="onnx, int8 or int4.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="FORM", help="onnx, gguf, int8 or int4.", show_default=False)],
     data: DataFolder = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python of the folder, for models that open with it alone.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a published model as ONNX, or with 8 or 4 bits a weight, compared and scored once more."""
+    """Write a published model as ONNX, GGUF, or with 8 or 4 bits a weight, compared and scored once more."""
     from service.cli.export import ExportOptions
     from service.cli.export import export as write
 

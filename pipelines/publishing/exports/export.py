@@ -37,7 +37,7 @@ class Exported:
     """A written export, opened again."""
 
     model: PreTrainedModel | None
-    """Answers as the export does, by the class of the original; None where it can only be asked in `facts`."""
+    """Answers as the export does, by the class of the original; None where another library asks it."""
     lines: str
     """Python that opens it."""
     facts: JSONObject = field(default_factory=dict)
@@ -46,6 +46,8 @@ class Exported:
     """Packages that open it."""
     unscored: str = ""
     """Why its scores cannot be measured; empty where they can."""
+    agreement: JSONObject | None = None
+    """As `compare` says it, where `model` is None."""
 
 
 class Export(Protocol):

@@ -99,12 +99,12 @@ def test_without_data_it_is_written_and_that_is_said(form, tmp_path, monkeypatch
 def test_what_is_no_longer_as_published_is_not_exported(form, tmp_path):
     copy = Path(shutil.copytree("published", tmp_path / "copy"))
     (copy / "tokenizer.json").unlink()
-    with pytest.raises(PublishError, match="is not as published, so it is not exported: 'tokenizer.json' is missing"):
+    with pytest.raises(PublishError, match=r"is not as published, so it is not exported: 'tokenizer.json' is missing"):
         exported(tmp_path / "out", folder=str(copy))
 
 
 def test_a_wrong_command_is_one_sentence(tmp_path):
-    with pytest.raises(CommandError, match="unknown format 'onx'. Did you mean 'onnx'"):
+    with pytest.raises(CommandError, match=r"unknown format 'onx'. Did you mean 'onnx'"):
         exported(tmp_path / "out", to="onx")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine").write_text("")

@@ -143,7 +143,7 @@ def test_fewer_bits_are_smaller_and_still_the_same_model(form, name, original, t
 def test_rows_that_are_no_whole_blocks_are_refused_with_what_can_be_done(original, tmp_path, monkeypatch):
     there("bitsandbytes")
     monkeypatch.setitem(MODELS, "narrow", ({**ENCODER, "hidden_size": 48}, Head("masked_lm")))
-    with pytest.raises(ModelError, match="rows of model.layers.0.attention.query have 48; export it to int8"):
+    with pytest.raises(ModelError, match=r"rows of model.layers.0.attention.query have 48; export it to int8"):
         written("int4", original("narrow"), tmp_path / "out")
 
 
