@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 FILE = "model.gguf"
-OTHERS = "export it to onnx, int8 or int4, which it has"
+OTHERS = "export it to onnx, int8 or int4 instead"
 WRITTEN = 16
 """Tokens that are written greedily and compared."""
 TANH = ("gelu_new", "gelu_tanh", "gelu_pytorch_tanh")
