@@ -211,8 +211,8 @@ def _published(folder: Path, checkpoint: Checkpoint) -> TrainedModel:
     named = str(blocks[places[-1]].get("from") or (trains[-1] if trains else START))
     block = next((block for block in before if block.get("id") == named.partition("/")[0]), None)
     # its data lies below a working folder: this one, or one that the publication was put into
-    places = dict.fromkeys((folder, Path.cwd(), *folder.absolute().parents))
-    stages = (_stage_of(block, str(block.get("id")), place) for place in places) if block is not None else ()
+    homes = dict.fromkeys((folder, Path.cwd(), *folder.absolute().parents))
+    stages = (_stage_of(block, str(block.get("id")), home) for home in homes) if block is not None else ()
     stage = next((each for each in stages if each is not None), None)
     if stage is None or named not in stage.subjects():
         return unknown

@@ -177,7 +177,7 @@ def measure(
     """The scores of one evaluate stage, by benchmark, measured with the model of `opener`. Raises FineryError."""
     model = opener.model
     stage: Any = recipe.stage(stage_id)
-    before = next((each for each in manifest["stages"] if each["id"] == stage_id), {}).get("data", {})
+    before = next((each.get("data") or {} for each in manifest["stages"] if each["id"] == stage_id), {})
     now = stage.content(recipe)
     changed = [name for name, digest in before.items() if now.get(name) != digest]
     if changed:

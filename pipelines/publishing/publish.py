@@ -257,7 +257,8 @@ class Publish(Stage):
         history = [stage.id for stage in made_by(context.recipe, self)]
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
         recipe, read, names = portable(context.recipe.plain())
-        manifest = provenance.public(manifest_of(context, [*history, *others], source, scores) | {"sources": read})
+        made = manifest_of(context, [*history, *others], source, scores)
+        manifest = provenance.public({**made, "sources": read})
         manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.core.errors import CommandError
 from service.cli.app import AsJson, Model, app
 
 
@@ -103,6 +104,29 @@ def generate(
         plain,
     )
     raise typer.Exit(write(options, penalty_alpha, as_json))
+
+
+@app.command()
+def chat(
+    model: Model,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, help="Of the samples: 0 always takes the likeliest word.")
+    ] = 0.7,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Samples are drawn from the likeliest words that hold this probability.")
+    ] = 0.95,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of an answer at most.")] = 256,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the first answer.")] = 42,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="What stands before the dialogue, in its template.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk with a model: each line is a message, answers appear word by word. Works on a pipe too."""
+    from service.cli.chat import ChatOptions
+    from service.cli.chat import chat as talk
+
+    raise typer.Exit(talk(ChatOptions(model, temperature, top_p, max_new_tokens, seed, system), as_json))
 
 
 @app.command()
@@ -229,15 +253,21 @@ def score(
 @app.command()
 def predict(
     model: Model,
+    rows: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[-]", help="- reads texts, one a line, or JSONL from standard input.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Where predictions are written: .parquet, .jsonl, .csv or .tsv.",
+            help="Where predictions are written: .parquet, .jsonl, .csv or .tsv. With -, standard output as JSONL.",
             show_default=False,
         ),
-    ],
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -266,13 +296,20 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Write what a model predicts for your own file, or for a split of a task, with probabilities."""
-    from service.cli.evaluate import PredictOptions
+    from service.cli.evaluate import PredictOptions, predict_from_input
     from service.cli.evaluate import predict as write
 
-    rows = None if data is None else str(data)
-    raise typer.Exit(
-        write(PredictOptions(model, task, rows, text or [], split, str(out), limit, max_length, batch_size), as_json)
+    file = None if data is None else str(data)
+    options = PredictOptions(
+        model, task, file, text or [], split, "" if out is None else str(out), limit, max_length, batch_size
     )
+    if rows == "-":
+        raise typer.Exit(predict_from_input(options, as_json))
+    if rows is not None:
+        raise CommandError(f"'{rows}' is no option of predict: - reads standard input, --data {rows} reads a file")
+    if out is None:
+        raise CommandError("--out is missing: name the file for the predictions, such as --out predictions.jsonl")
+    raise typer.Exit(write(options, as_json))
 
 
 @app.command()

@@ -176,7 +176,9 @@ def _different(config: Any, wanted: dict[str, Any]) -> list[str]:
 
 def length_of(config: PreTrainedConfig) -> int:
     """Tokens that the model reads at once."""
-    return int(getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 512))
+    about: Any = config
+    length: int = getattr(about, "max_position_embeddings", None) or getattr(about, "n_positions", 512)
+    return length
 
 
 def byte_level(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -230,7 +232,8 @@ def _write(original: Original, arch: str, vocabulary: dict[str, Any], path: Path
 
 def _epsilon(config: Any) -> float:
     names = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon")
-    return float(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
+    values: list[float | None] = [getattr(config, name, None) for name in names]
+    return float(next(value for value in values if value is not None))
 
 
 def _tokens(writer: Any, tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, Any], rows: int) -> None:

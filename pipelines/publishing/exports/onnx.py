@@ -110,7 +110,7 @@ def _write(model: PreTrainedModel, inputs: dict[str, Tensor], outputs: list[str]
     writes = getattr(model.config, "use_cache", None) is not None and model.can_generate()
     extra = {"use_cache": False} if writes and "use_cache" in inspect.signature(type(model).forward).parameters else {}
 
-    class Graph(torch.nn.Module):
+    class Graph(torch.nn.Module):  # type: ignore[misc]
         """The model with its inputs by position and its logits as a tuple."""
 
         def __init__(self) -> None:
