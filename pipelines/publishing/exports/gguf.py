@@ -177,8 +177,8 @@ def _different(config: Any, wanted: dict[str, Any]) -> list[str]:
 def length_of(config: PreTrainedConfig) -> int:
     """Tokens that the model reads at once."""
     about: Any = config
-    length: int = getattr(about, "max_position_embeddings", None) or getattr(about, "n_positions", 512)
-    return length
+    length: Any = getattr(about, "max_position_embeddings", None) or getattr(about, "n_positions", 512)
+    return int(length)
 
 
 def byte_level(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _write(original: Original, arch: str, vocabulary: dict[str, Any], path: Path
     writer.add_head_count(config.num_attention_heads)
     if arch == "llama":
         head = config.head_dim or config.hidden_size // config.num_attention_heads
-        theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or getattr(config, "rope_theta", 1e4)
+        theta: Any = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or getattr(config, "rope_theta", 1e4)
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_head_count_kv(config.num_key_value_heads)
         writer.add_key_length(head)
@@ -232,7 +232,7 @@ def _write(original: Original, arch: str, vocabulary: dict[str, Any], path: Path
 
 def _epsilon(config: Any) -> float:
     names = ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon")
-    values: list[float | None] = [getattr(config, name, None) for name in names]
+    values: list[Any] = [getattr(config, name, None) for name in names]
     return float(next(value for value in values if value is not None))
 
 
