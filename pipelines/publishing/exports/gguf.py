@@ -209,7 +209,9 @@ def _write(original: Original, arch: str, vocabulary: dict[str, Any], path: Path
     writer.add_head_count(config.num_attention_heads)
     if arch == "llama":
         head = config.head_dim or config.hidden_size // config.num_attention_heads
-        theta: Any = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or getattr(config, "rope_theta", 1e4)
+        theta: Any = (getattr(config, "rope_parameters", None) or {}).get("rope_theta") or getattr(
+            config, "rope_theta", 1e4
+        )
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_head_count_kv(config.num_key_value_heads)
         writer.add_key_length(head)

@@ -26,6 +26,13 @@ def _there() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def patch(_there: None) -> Iterator[pytest.MonkeyPatch]:
+    """Changes that are undone before the run's folder is left."""
+    with pytest.MonkeyPatch.context() as changes:
+        yield changes
+
+
 class Same:
     """Writes the model as it is; answers with its logits plus `change`."""
 
@@ -48,10 +55,10 @@ class Same:
 
 
 @pytest.fixture
-def form(monkeypatch: pytest.MonkeyPatch) -> type[Same]:
+def form(patch: pytest.MonkeyPatch) -> type[Same]:
     """A form that needs no library."""
     kind = type("Form", (Same,), {})
-    monkeypatch.setattr(EXPORTS, "load", lambda name: kind)
+    patch.setattr(EXPORTS, "load", lambda name: kind)
     return kind
 
 
@@ -87,9 +94,9 @@ def test_one_that_answers_otherwise_is_not_kept(form, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_data_it_is_written_and_that_is_said(form, tmp_path, monkeypatch):
+def test_without_data_it_is_written_and_that_is_said(form, tmp_path, patch):
     folder = finished().root / "published"
-    monkeypatch.chdir(tmp_path)
+    patch.chdir(tmp_path)
     told = exported(tmp_path / "out", folder=str(folder))
     assert told["scores"] == []
     assert told["notes"][0] == "its scores were not measured"

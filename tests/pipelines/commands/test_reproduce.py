@@ -63,11 +63,11 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
 
 
 @pytest.fixture
-def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def copy(tmp_path: Path) -> Iterator[Path]:
     """A copy of a publication, in an empty working folder of a stranger."""
-    with inside(finished().root), forked_proofs():
+    with inside(finished().root), forked_proofs(), pytest.MonkeyPatch.context() as patch:
         folder = Path(shutil.copytree(finished().root / "published", tmp_path / "copy"))
-        monkeypatch.chdir(tmp_path)
+        patch.chdir(tmp_path)  # undone before the run's folder is left
         yield folder
 
 

@@ -26,6 +26,13 @@ def _there() -> Iterator[None]:
 
 
 @pytest.fixture
+def patch(_there: None) -> Iterator[pytest.MonkeyPatch]:
+    """Changes that are undone before the run's folder is left."""
+    with pytest.MonkeyPatch.context() as changes:
+        yield changes
+
+
+@pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the run's publication that may be changed."""
     return Path(shutil.copytree(finished().root / "published", tmp_path / "copy"))
@@ -64,8 +71,8 @@ def test_a_publication_as_it_was_published_scores_what_it_says(copy):
     assert not told["signed"]
 
 
-def test_without_its_data_the_checksums_are_checked_and_that_is_said(copy, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_without_its_data_the_checksums_are_checked_and_that_is_said(copy, tmp_path, patch):
+    patch.chdir(tmp_path)
     told = verified(copy)
     assert told["verified"]
     assert told["scores"] == []
@@ -75,11 +82,11 @@ def test_without_its_data_the_checksums_are_checked_and_that_is_said(copy, tmp_p
     assert {each["metric"] for each in given["scores"]} == {"accuracy", "f1"}
 
 
-def test_other_data_than_was_read_is_not_scored(copy, tmp_path, monkeypatch):
+def test_other_data_than_was_read_is_not_scored(copy, tmp_path, patch):
     shutil.copytree(finished().root / "data", tmp_path / "data")
     file = next((tmp_path / "data").rglob("*mrpc*/validation*"))
     file.write_bytes(next((tmp_path / "data").rglob("*mrpc*/train*")).read_bytes())
-    monkeypatch.setenv("FINERY_DATA", str(tmp_path / "data"))
+    patch.setenv("FINERY_DATA", str(tmp_path / "data"))
     told = verified(copy)
     assert told["scores"] == []
     assert "its data here is not the data that was read (glue/mrpc:validation)" in told["notes"][-1]
@@ -184,7 +191,7 @@ def test_a_wrong_command_is_one_sentence(fields, sentence, copy):
     assert refused.value.exit_code == 2
 
 
-def test_code_of_the_folder_runs_only_where_that_is_said(copy, monkeypatch):
+def test_code_of_the_folder_runs_only_where_that_is_said(copy, patch):
     from transformers import CONFIG_MAPPING
 
     config = json.loads((copy / "config.json").read_text())
@@ -200,14 +207,14 @@ def test_code_of_the_folder_runs_only_where_that_is_said(copy, monkeypatch):
         verified(copy, trust_remote_code=True)
 
 
-def test_a_signature_is_of_one_key_and_of_every_file(copy, tmp_path, monkeypatch):
+def test_a_signature_is_of_one_key_and_of_every_file(copy, tmp_path, patch):
     minisign = pytest.importorskip("minisign")
     pair, other = minisign.KeyPair.generate(), minisign.KeyPair.generate()
     (tmp_path / "secret.key").write_bytes(bytes(pair.secret_key))
     (tmp_path / "key.pub").write_bytes(bytes(pair.public_key))
     key = str(tmp_path / "key.pub")
     assert verified(copy, public_key=key)["problems"] == [f"it is not signed: there is no {signature.SIGNATURE}"]
-    monkeypatch.setenv(signature.KEY, str(tmp_path / "secret.key"))
+    patch.setenv(signature.KEY, str(tmp_path / "secret.key"))
     marker = json.loads((copy / MARKER).read_text())
     marker["checksums"] |= signature.sign(copy / SUMS)
     (copy / MARKER).write_text(json.dumps(marker))
@@ -235,7 +242,7 @@ def test_a_key_that_is_none_is_a_wrong_command(copy):
         verified(copy, public_key="nonsense")
 
 
-def test_without_the_library_that_is_said(copy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "minisign", None)
+def test_without_the_library_that_is_said(copy, patch):
+    patch.setitem(sys.modules, "minisign", None)
     with pytest.raises(CommandError, match="pip install 'finery\\[sign\\]'"):
         verified(copy, public_key="RW")
