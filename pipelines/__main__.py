@@ -255,6 +255,20 @@ def _answer(verb: str, words: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+def _chat(words: Sequence[str]) -> int:
+    """Answers messages on standard input one after another; JSON lines on both sides."""
+    try:
+        request = json.loads(words[0]) if len(words) == 1 else None
+    except ValueError:
+        request = None
+    if not isinstance(request, dict):
+        raise CommandError("chat needs one JSON object; people use: finery chat")
+    _quiet()
+    from pipelines.commands.chat import chat
+
+    return chat(request, sys.stdin, sys.stdout)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "resume": _resume,
@@ -265,12 +279,13 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "warm": _warm,
     "plan": _plan,
     "gc": _gc,
+    "chat": _chat,
     **{verb: partial(_answer, verb) for verb in COMMANDS},
 }
 """`python -m pipelines run RECIPE [key=value …]`, `resume RUN_FOLDER`, `study RECIPE|FOLDER [--parallel N] [key=value
 …]`, `compare RUN … [--test T] [--correction C]`, `stage RUN_FOLDER STAGE_ID FOLDER PROFILE PROCESSES`, `join`, `warm`,
 `plan RECIPE [--json] [--flops-per-second N] [--gpus NxGPU [--hosts N] [--network-gbps N] [--price N]] [key=value …]`,
-`gc [--dry-run] [--older-than DAYS]`. The others take one JSON object, the fields of their module's request."""
+`gc [--dry-run] [--older-than DAYS]`, `chat REQUEST`, which goes on reading. The others take one JSON object, the fields of their module's request."""
 
 
 def _quiet() -> None:

@@ -86,7 +86,7 @@ def answer(fields: JSONObject) -> JSONObject:
     if family == "encoder":
         _need_masks(request.model, prompts, tokenizer)
     model = checkpoints.open_checkpoint(checkpoint, heads.FAMILY_HEADS[family], trained_head=True)
-    writer = TextGenerator(model, tokenizer, family, request, _tokens(model, tokenizer))
+    writer = TextGenerator(model, tokenizer, family, request, special_tokens(model, tokenizer))
     about: dict[str, Any] = {"model": request.model, "family": family}
     if family == "encoder":
         return about | {"method": "fill_mask", "prompts": [fill_in(writer, prompt) for prompt in prompts]}
@@ -275,7 +275,7 @@ def _room(writer: TextGenerator, inputs: JSONObject, notes: list[str]) -> int:
     return min(wanted, left)
 
 
-def _tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> JSONObject:
+def special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> JSONObject:
     """The tokens of the checkpoint's generation settings; the settings themselves are emptied, penalties and all."""
     own = getattr(model, "generation_config", None)
     tokens = {name: getattr(own, name, None) for name in USED}

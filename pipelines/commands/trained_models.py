@@ -209,14 +209,11 @@ def _published(folder: Path, checkpoint: Checkpoint) -> TrainedModel:
         if block.get("stage") in STAGES and STAGES.load(str(block["stage"])).trains
     ]
     named = str(blocks[places[-1]].get("from") or (trains[-1] if trains else START))
-    stage = next(
-        (
-            _stage_of(block, str(block.get("id")), folder)
-            for block in before
-            if block.get("id") == named.partition("/")[0]
-        ),
-        None,
-    )
+    block = next((block for block in before if block.get("id") == named.partition("/")[0]), None)
+    # its data lies below a working folder: this one, or one that the publication was put into
+    homes = dict.fromkeys((folder, Path.cwd(), *folder.absolute().parents))
+    stages = (_stage_of(block, str(block.get("id")), home) for home in homes) if block is not None else ()
+    stage = next((each for each in stages if each is not None), None)
     if stage is None or named not in stage.subjects():
         return unknown
     return TrainedModel(named, checkpoint, stage, seed)

@@ -283,11 +283,25 @@ COMMANDS = Registry(
         "score": "pipelines.commands.score:answer",
         "predict": "pipelines.commands.predict:answer",
         "publish": "pipelines.commands.publish:answer",
+        "verify": "pipelines.commands.verify:answer",
+        "export": "pipelines.commands.export:answer",
+        "reproduce": "pipelines.commands.reproduce:answer",
         "data": "pipelines.commands.show_data:answer",
         "serve-model": "pipelines.serving.serve:answer",
     },
 )
 """Verbs of `python -m pipelines` that answer one JSON object with another."""
+
+EXPORTS = Registry(
+    "format",
+    {
+        "onnx": "pipelines.publishing.exports.onnx:Onnx",
+        "gguf": "pipelines.publishing.exports.gguf:Gguf",
+        "int8": "pipelines.publishing.exports.quantized:Int8",
+        "int4": "pipelines.publishing.exports.quantized:Int4",
+    },
+)
+"""Forms that `finery export` writes a published model in, each a class with the methods of `Export`."""
 
 REGISTRIES: dict[str, Registry] = {
     "stages": STAGES,

@@ -87,7 +87,7 @@ def card(
         load=load(use.auto_class, destination, folder, adapter, own_code),
         use=lines_of_use(head, recipe, stage, config, (folder / "chat_template.jinja").is_file()),
         labels=head.labels,
-        scores=list(_rows(scores, baselines)),
+        scores=list(rows_of(scores, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],
         behind=", ".join(_behind(scores)),
         evidence=list(evidence(scores)),
@@ -170,7 +170,7 @@ def _kind(metric: str) -> str:
     return next((name for name in METRICS if metric == name or metric.startswith(f"{name}_")), metric)
 
 
-def _rows(scores: Scores, baselines: Sequence[str]) -> Iterable[dict[str, Any]]:
+def rows_of(scores: Scores, baselines: Sequence[str]) -> Iterable[dict[str, Any]]:
     for benchmark, scored in scores.items():
         for metric, value in scored.metrics.items():
             ends = scored.intervals.get(metric)
@@ -364,13 +364,13 @@ def _short(value: object) -> str:
 
 
 def _hardware(manifest: JSONObject) -> str:
-    """Processor, memory and devices; the system's own version stays in the run's folder."""
+    """Processor, memory and devices; the rest of it stands in the manifest."""
     hardware = manifest.get("hardware")
     if not isinstance(hardware, Mapping):
         return ""
     facts = []
     for key, value in hardware.items():
-        if key == "platform" or value in (None, "", [], {}):
+        if key in ("platform", "threads") or value in (None, "", [], {}):
             continue
         if key.endswith("_bytes"):
             facts.append(f"{key.removesuffix('_bytes').replace('_', ' ')} {_size(value)}")

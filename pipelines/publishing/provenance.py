@@ -8,13 +8,14 @@ disk is arranged, and `model`, the folder in which every stage keeps its model, 
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from pipelines.core.errors import DataError
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Context
 from pipelines.core.recipe import START
+from pipelines.core.results import BenchmarkScores
+from pipelines.models.checkpoint_content import commit_of
 from pipelines.publishing.destinations.destination import MARKER
 
 STAGES, RECORD = "stages", "stage.json"
@@ -159,17 +162,26 @@ PACKAGES = (
 )
 OF_THE_RUN = ("hardware", "launch", "started")
 """What is taken from the run's manifest: nothing that names a path or a host."""
-OF_A_STAGE = ("fingerprint", "reads", "inputs", "versions", "seconds")
+OF_A_STAGE = ("fingerprint", "code", "reads", "inputs", "versions", "seconds")
 """What is taken from a stage's own record."""
 
 
-def manifest_of(context: Context, stage_ids: Iterable[str]) -> JSONObject:
-    """Versions, fingerprints, data hashes and training metrics of the stages that made the model and its scores."""
+def manifest_of(
+    context: Context, stage_ids: Iterable[str], model: str, scores: Mapping[str, BenchmarkScores]
+) -> JSONObject:
+    """Versions, fingerprints, data hashes and training metrics of the stages that made the model and its scores.
+
+    `model` is the id of the stage whose model it is. `scores` stand in it with their intervals: what a reader who
+    measures again holds his own against.
+    """
     run = read_json(context.events.path.parent / "manifest.json")
     return {
         "name": context.recipe.name,
         "fingerprint": context.fingerprint,
-        "versions": {"python": platform.python_version(), **_versions()},
+        "model": {"stage": model, "publish": context.stage_id, **_start(context)},
+        "versions": installed(),
+        "environment": _versions(required()),
+        "scores": [_stated(each) for each in scores.values()],
         "stages": [_stage_manifest(context, stage_id) for stage_id in stage_ids if stage_id != START],
         **{key: run[key] for key in OF_THE_RUN if key in run},
     }
@@ -198,9 +210,61 @@ def _content(stage: Any, context: Context) -> Mapping[str, str]:
     return content
 
 
-def _versions() -> dict[str, str]:
+def installed() -> dict[str, str]:
+    """Versions of Python and of what Finery computes with."""
+    return {"python": platform.python_version(), **_versions(PACKAGES)}
+
+
+def _start(context: Context) -> dict[str, str]:
+    """The commit of the checkpoint on the Hub that the recipe begins with; nothing where it begins with another."""
+    own = context.recipe.model
+    if own.checkpoint is None or not is_hub_id(own.checkpoint):
+        return {}
+    try:
+        commit = commit_of(own.checkpoint, own.revision)
+    except DataError:  # out of reach by now
+        commit = None
+    return {"checkpoint": own.checkpoint, **({"revision": commit} if commit else {})}
+
+
+def _stated(scores: BenchmarkScores) -> JSONObject:
+    """What was measured on one benchmark; a score that is undefined has none here."""
+    return {
+        "benchmark": scores.benchmark,
+        "stage": scores.stage,
+        "metrics": {name: value if math.isfinite(value) else None for name, value in scores.metrics.items()},
+        "intervals": {name: list(ends) for name, ends in scores.intervals.items()},
+        "examples": scores.details.get("examples"),
+        "percent": scores.details.get("percent", []),
+    }
+
+
+@cache
+def required() -> tuple[str, ...]:
+    """Every distribution that Finery needs here, and that those need, sorted: what a computation may depend on."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    waiting: list[tuple[str, frozenset[str]]] = [("finery", frozenset())]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            needed = [Requirement(each) for each in requires(name) or ()]
+        except PackageNotFoundError:
+            continue
+        for each in needed:
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                waiting.append((canonicalize_name(each.name), frozenset(each.extras)))
+    return tuple(sorted({name for name, _ in seen}))
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     versions = {}
-    for package in PACKAGES:
+    for package in packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

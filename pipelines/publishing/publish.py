@@ -20,11 +20,12 @@ from pipelines.core.registry import nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.models.heads import HEAD_CLASSES
-from pipelines.publishing import provenance
+from pipelines.publishing import provenance, signature
 from pipelines.publishing.assemble import assemble, is_adapter, read_head
 from pipelines.publishing.card import card, made_by
 from pipelines.publishing.destinations.destination import (
     MARKER,
+    SUMS,
     Destination,
     destination_of,
     kind_of,
@@ -41,6 +42,7 @@ from pipelines.publishing.requirements import (
     parse,
     scored_before,
 )
+from pipelines.publishing.sources import portable, without_folders
 from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
+CONTENTS = 2
+"""What a publication holds: since 2, what others verify and make it again with. An older one is published again."""
 
 
 def _require(value: Any) -> Any:
@@ -252,8 +256,11 @@ class Publish(Stage):
 
         history = [stage.id for stage in made_by(context.recipe, self)]
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
-        manifest = provenance.public(manifest_of(context, [*history, *others]))
-        _write(assembled / "recipe.yaml", write_yaml(provenance.public(context.recipe.plain())))
+        recipe, read, names = portable(context.recipe.plain())
+        made = manifest_of(context, [*history, *others], source, scores)
+        manifest = provenance.public({**made, "sources": read})
+        manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
+        _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
             context.recipe,
@@ -268,12 +275,13 @@ class Publish(Stage):
             self.license,
             self.require,
         )
-        _write(assembled / "README.md", provenance.public(text))
+        _write(assembled / "README.md", without_folders(provenance.public(text), names))
         return {
             "name": context.recipe.name,
             "fingerprint": context.fingerprint,
             "to": self.to,
-            "checksums": write_sums(assembled),
+            "contents": CONTENTS,
+            "checksums": write_sums(assembled) | signature.sign(assembled / SUMS),
             "verification": proof.plain(),
         }
 
@@ -311,7 +319,13 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
 
 
 def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
-    return record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
+    """Whether a marker speaks of this publication with all that is written today, signed if it is to be."""
+    complete = record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
+    return (
+        complete
+        and (record or {}).get("contents") == CONTENTS
+        and (not signature.wanted() or signature.SIGNATURE in (record or {}).get("checksums", {}))
+    )
 
 
 def _mark(folder: Path, publication: JSONObject) -> None:

@@ -83,6 +83,7 @@ def describe() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": cores(),
+        "threads": torch.get_num_threads(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": [],
     }

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,10 @@ def show(data: Mapping[str, Any], console: Console) -> None:
             console.print(f"  left out    {reason}", soft_wrap=True)
 
 
+LINE = "text"
+"""The column that lines of plain text become."""
+
+
 @dataclass(frozen=True)
 class PredictOptions:
     """The options, in the words of the child."""
@@ -109,6 +114,49 @@ def predict(options: PredictOptions, as_json: bool) -> int:
     if options.text and options.data is None:
         raise CommandError("--text names columns of a file of yours; give it with --data")
     return ask_and_show("predict", asdict(options), "Reading the model, then predicting …", as_json, show_predictions)
+
+
+def predict_from_input(options: PredictOptions, as_json: bool) -> int:
+    """Predict the rows on standard input; without `--out`, write them to standard output. Returns the exit code."""
+    if options.data is not None or options.split is not None:
+        raise CommandError("- reads standard input; leave --data and --split out")
+    text = sys.stdin.read()
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise CommandError("standard input is empty; give one text a line, or JSONL with the columns of the task")
+    columns = options.text
+    with tempfile.TemporaryDirectory(prefix="predict-") as place:
+        rows, out = Path(place) / "input.jsonl", Path(options.out or Path(place) / "output.jsonl")
+        if not is_jsonl(lines):
+            if len(columns) > 1:
+                raise CommandError("--text names columns of JSONL, and standard input holds one text a line")
+            columns = columns or [LINE]
+            lines = [json.dumps({columns[0]: line}, ensure_ascii=False) for line in lines]
+        rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        asked = replace(options, data=str(rows), text=columns, out=str(out))
+        if options.out:
+            return predict(asked, as_json)
+        answer = ask("predict", asdict(asked), "Reading the model, then predicting …", True)
+        if answer.code != EXIT_DONE:
+            return refuse(answer, as_json)
+        written = out.read_text(encoding="utf-8")
+    for warning in answer.data["warnings"]:
+        print(warning, file=sys.stderr)
+    if as_json:
+        told = {key: value for key, value in answer.data.items() if key != "file"}
+        predictions = [json.loads(line) for line in written.splitlines()]
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **told, "predictions": predictions}))
+    else:
+        sys.stdout.write(written)
+    return EXIT_DONE
+
+
+def is_jsonl(lines: Sequence[str]) -> bool:
+    """Whether the lines are objects, by the first of them."""
+    try:
+        return isinstance(json.loads(lines[0]), dict)
+    except ValueError:
+        return False
 
 
 def show_predictions(data: Mapping[str, Any]) -> None:

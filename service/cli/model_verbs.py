@@ -5,11 +5,13 @@ A module is imported when its verb is called, because `finery --help` must answe
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipelines.core.errors import CommandError
 from service.cli.app import AsJson, Model, app
 
 
@@ -102,6 +104,29 @@ def generate(
         plain,
     )
     raise typer.Exit(write(options, penalty_alpha, as_json))
+
+
+@app.command()
+def chat(
+    model: Model,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, help="Of the samples: 0 always takes the likeliest word.")
+    ] = 0.7,
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Samples are drawn from the likeliest words that hold this probability.")
+    ] = 0.95,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens of an answer at most.")] = 256,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of the first answer.")] = 42,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="What stands before the dialogue, in its template.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk with a model: each line is a message, answers appear word by word. Works on a pipe too."""
+    from service.cli.chat import ChatOptions
+    from service.cli.chat import chat as talk
+
+    raise typer.Exit(talk(ChatOptions(model, temperature, top_p, max_new_tokens, seed, system), as_json))
 
 
 @app.command()
@@ -228,15 +253,21 @@ def score(
 @app.command()
 def predict(
     model: Model,
+    rows: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[-]", help="- reads texts, one a line, or JSONL from standard input.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Where predictions are written: .parquet, .jsonl, .csv or .tsv.",
+            help="Where predictions are written: .parquet, .jsonl, .csv or .tsv. With -, standard output as JSONL.",
             show_default=False,
         ),
-    ],
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -265,13 +296,20 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Write what a model predicts for your own file, or for a split of a task, with probabilities."""
-    from service.cli.evaluate import PredictOptions
+    from service.cli.evaluate import PredictOptions, predict_from_input
     from service.cli.evaluate import predict as write
 
-    rows = None if data is None else str(data)
-    raise typer.Exit(
-        write(PredictOptions(model, task, rows, text or [], split, str(out), limit, max_length, batch_size), as_json)
+    file = None if data is None else str(data)
+    options = PredictOptions(
+        model, task, file, text or [], split, "" if out is None else str(out), limit, max_length, batch_size
     )
+    if rows == "-":
+        raise typer.Exit(predict_from_input(options, as_json))
+    if rows is not None:
+        raise CommandError(f"'{rows}' is no option of predict: - reads standard input, --data {rows} reads a file")
+    if out is None:
+        raise CommandError("--out is missing: name the file for the predictions, such as --out predictions.jsonl")
+    raise typer.Exit(write(options, as_json))
 
 
 @app.command()
@@ -302,6 +340,12 @@ def publish(
     license: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="The model's licence, such as apache-2.0.")
     ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign", metavar="KEY", help="Sign it with this secret key of minisign; else FINERY_SIGNING_KEY."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish a finished model with its card, scores and checksums, proven to load and to score as measured."""
@@ -310,7 +354,88 @@ def publish(
 
     given = {"merge": merge, "private": False if public else None, "license": license}
     settings = {name: value for name, value in given.items() if value is not None}
+    if sign is not None:
+        os.environ["FINERY_SIGNING_KEY"] = str(sign)  # for the child; a key is no part of a request
     raise typer.Exit(put(PublishOptions(source, to, requirements(require or []), settings), as_json))
+
+
+Published = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="A published folder, such as registry/NAME.", show_default=False)
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Where the files lie that its recipe reads; sought by path, then by SHA-256. Default: the working folder.",
+    ),
+]
+
+
+@app.command()
+def verify(
+    folder: Published,
+    data: DataFolder = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--public-key", metavar="KEY", help="It must be signed by this key: a minisign.pub, or its line RW…."
+        ),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python of the folder, for models that open with it alone.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a published folder: checksums, signature, and its scores once more. Exit code 1 where one differs."""
+    from service.cli.verify import VerifyOptions
+    from service.cli.verify import verify as check
+
+    place = None if data is None else str(data)
+    raise typer.Exit(check(VerifyOptions(folder, place, public_key, trust_remote_code), as_json))
+
+
+@app.command()
+def reproduce(
+    folder: Published,
+    data: DataFolder = None,
+    environment: Annotated[
+        bool,
+        typer.Option("--environment", help="Run in a virtual environment with the versions of the manifest, by pip."),
+    ] = False,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run Python of the checkpoint that it starts from, if its recipe does."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a published model again, in runs/reproduce-NAME, and compare score by score. Exit code 1 where one is off."""
+    from service.cli.verify import ReproduceOptions
+    from service.cli.verify import reproduce as again
+
+    place = None if data is None else str(data)
+    raise typer.Exit(again(ReproduceOptions(folder, place, environment, trust_remote_code), as_json))
+
+
+@app.command()
+def export(
+    folder: Published,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the export.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="FORM", help="onnx, gguf, int8 or int4.", show_default=False)],
+    data: DataFolder = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python of the folder, for models that open with it alone.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a published model as ONNX, GGUF, or with 8 or 4 bits a weight, compared and scored once more."""
+    from service.cli.export import ExportOptions
+    from service.cli.export import export as write
+
+    place = None if data is None else str(data)
+    raise typer.Exit(write(ExportOptions(folder, to, str(out), place, trust_remote_code), as_json))
 
 
 @app.command()

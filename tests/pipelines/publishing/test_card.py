@@ -207,7 +207,7 @@ def test_it_says_how_the_model_was_made(tmp_path):
     assert "1,234,567 weights learnt" in text
     assert "Hardware: processor EPYC, cores 2, memory 8.0 GB, GPU H200 (141.0 GB)." in text
     assert "computed 1,200 of 4,000 predictions again: no prediction changed" in text
-    assert "finery run recipe.yaml" in text
+    assert "finery reproduce FOLDER" in text
 
 
 def test_a_checkpoint_from_the_hub_is_the_base_model_and_a_local_one_is_not(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from pipelines.core.results import BenchmarkScores
 from pipelines.publishing import provenance
 from pipelines.publishing.provenance import described, is_hub_id, manifest_of, name_of
 
@@ -67,13 +69,22 @@ def test_versions_fingerprints_data_and_training_metrics_are_there(job):
     made = job("bert")
     run = {"hardware": {"cpu": "EPYC", "cores": 2}, "folder": "/home/ada/secret", "hostname": "ada-laptop"}
     (made.folder / "manifest.json").write_text(json.dumps(run))
-    manifest = manifest_of(made.context(), ["mrpc", "evaluate", "model"])
+    scores = BenchmarkScores(
+        "glue/mrpc", "evaluate", "mrpc", {"accuracy": 0.5, "f1": math.nan}, {"accuracy": (0.25, 0.75)}
+    )
+    manifest = manifest_of(made.context(), ["mrpc", "evaluate", "model"], "mrpc", {"glue/mrpc": scores})
     assert manifest["versions"]["torch"] == version("torch")
     assert manifest["hardware"] == run["hardware"]
     assert [stage["id"] for stage in manifest["stages"]] == ["mrpc", "evaluate"]
     mrpc = manifest["stages"][0]
     assert (mrpc["fingerprint"], mrpc["data"], mrpc["seed"]) == ("ab" * 16, {"train": "cd" * 16}, 42)
     assert mrpc["metrics"]["train_runtime"] == 12.5
-    text = json.dumps(manifest)
+    assert manifest["model"] == {"stage": "mrpc", "publish": "publish"}
+    assert manifest["environment"]["pyarrow"] == version("pyarrow")  # what a stranger's environment is made of
+    assert "finery" in provenance.required()
+    (stated,) = manifest["scores"]
+    assert stated["metrics"] == {"accuracy": 0.5, "f1": None}
+    assert stated["intervals"] == {"accuracy": [0.25, 0.75]}
+    text = json.dumps(manifest, allow_nan=False)
     assert "secret" not in text
     assert "ada-laptop" not in text

@@ -435,3 +435,46 @@ def test_weights_that_were_saved_wrong_are_noticed_behind_every_output(
     with pytest.raises(PublishError, match="changed when it was saved"):
         made.publish.run(made.context())
     assert not Path(made.publish.to).exists()
+
+
+def test_with_a_key_it_is_signed_and_an_unsigned_one_is_made_again(job, quick, tmp_path, monkeypatch):
+    minisign = pytest.importorskip("minisign")
+    from pipelines.publishing import signature
+
+    made = job()
+    made.publish.run(made.context())
+    place = tmp_path / "registry/tiny"
+    assert not (place / signature.SIGNATURE).exists()
+    pair = minisign.KeyPair.generate()
+    (tmp_path / "key.pub").write_bytes(bytes(pair.public_key))
+    key = pair.secret_key
+    key.encrypt("open")
+    (tmp_path / "secret.key").write_bytes(bytes(key))
+    monkeypatch.setenv(signature.KEY, str(tmp_path / "secret.key"))
+    with pytest.raises(PublishError, match="has a password; give it in FINERY_SIGNING_PASSWORD"):
+        made.publish.run(made.context())
+    monkeypatch.setenv(signature.PASSWORD, "wrong")
+    with pytest.raises(PublishError, match="FINERY_SIGNING_PASSWORD does not open the key"):
+        made.publish.run(made.context())
+    assert not (place / signature.SIGNATURE).exists()
+    monkeypatch.setenv(signature.PASSWORD, "open")
+    made.publish.run(made.context())
+    assert signature.mistake(place, signature.public_key(str(tmp_path / "key.pub"))) is None
+    assert signature.SIGNATURE in json.loads((place / "publication.json").read_text())["checksums"]
+    before = (place / "publication.json").stat().st_mtime_ns
+    made.publish.run(made.context())
+    assert (place / "publication.json").stat().st_mtime_ns == before
+    monkeypatch.setenv(signature.KEY, str(tmp_path / "key.pub"))
+    with pytest.raises(PublishError, match="is no readable secret key of minisign"):
+        signature.sign(place / "SHA256SUMS")
+
+
+def test_an_older_publication_is_completed(job, quick, tmp_path):
+    made = job()
+    made.publish.run(made.context())
+    marker = tmp_path / "registry/tiny/publication.json"
+    record = json.loads(marker.read_text())
+    del record["contents"]
+    marker.write_text(json.dumps(record))
+    made.publish.run(made.context())
+    assert json.loads(marker.read_text())["contents"] == 2

@@ -1,0 +1,206 @@
+"""`finery export`: writes a published model in another form, and says how far that form is from it.
+
+Each form is opened from its own files, asked the same texts as the published model, and scored once more on the data
+of the publication's evaluate stages where that is at hand. `export.json` and a card stand beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.commands.verify import OLDER, Published, folder_of_data, measure, needs_its_code, recipe_in
+from pipelines.core.errors import CommandError, FineryError, PublishError
+from pipelines.core.files import JSONObject, read_json, write_json, write_text
+from pipelines.core.interfaces import Head
+from pipelines.core.registry import EXPORTS
+from pipelines.publishing import sources
+from pipelines.publishing.destinations.destination import MARKER, sha256_of
+from pipelines.publishing.exports.export import Exported, Original, compare
+from pipelines.publishing.integrity import MANIFEST, problems, published, stated_scores
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+RECORD = "export.json"
+CARD = """\
+# {name}, as {form}
+
+Made from the publication `{name}` ({fingerprint}) by `finery export --to {form}`. {size}
+
+```python
+{lines}
+```
+
+Needs {needs}.
+
+{agreement}
+
+{scores}
+"""
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What `finery export` was asked."""
+
+    folder: str
+    to: str
+    out: str
+    data: str | None = None
+    trust_remote_code: bool = False
+
+
+def answer(fields: JSONObject) -> JSONObject:
+    """Where the export lies, how it compares, and its scores, as plain data. Raises FineryError."""
+    request = ExportRequest(**fields)
+    if request.to not in EXPORTS:
+        raise CommandError(f"--to {request.to}: {EXPORTS.unknown(request.to)}")
+    folder, data = published(request.folder), folder_of_data(request.data)
+    out = Path(request.out).expanduser()
+    if out.exists() and not (out / RECORD).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise CommandError(f"'{request.out}' holds something else than an export; give a folder that is new")
+    if found := problems(folder):
+        raise PublishError(f"'{request.folder}' is not as published, so it is not exported: {found[0]}")
+    manifest = read_json(folder / MANIFEST)
+    if "head" not in manifest.get("model", {}):
+        raise PublishError(f"'{request.folder}' {OLDER}")
+    if needs_its_code(folder) and not request.trust_remote_code:
+        raise CommandError(
+            f"'{request.folder}' opens only with Python code of its own; read it, then give --trust-remote-code"
+        )
+    incoming = out.with_name(f".{out.name}.incoming")
+    shutil.rmtree(incoming, ignore_errors=True)
+    incoming.mkdir(parents=True)
+    try:
+        told = _write(request, folder, data, manifest, incoming)
+        shutil.rmtree(out, ignore_errors=True)
+        incoming.rename(out)
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+    return {"folder": str(folder), "out": str(out), **told}
+
+
+def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JSONObject, out: Path) -> JSONObject:
+    about = manifest["model"]
+    head = Head(about["head"], tuple(about["labels"]))
+    opener = Published(folder, str(about["stage"]), 0, request.trust_remote_code)
+    original = Original(folder, head, opener.open_model(head, trained_head=True).eval(), opener.open_tokenizer())
+    form: Any = EXPORTS.load(request.to)
+    exported: Exported = form.write(original, out)
+    agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
+    scores: list[JSONObject] = []
+    notes: list[str] = []
+    if exported.model is None or exported.unscored:
+        notes = [f"its scores were not measured: {exported.unscored}"]
+    else:
+        scores, notes = rescored(folder, data, manifest, exported.model, opener)
+    files = {path.relative_to(out).as_posix(): path for path in sorted(out.rglob("*")) if path.is_file()}
+    weights = sum(path.stat().st_size for path in files.values() if path.suffix in (".safetensors", ".onnx", ".gguf"))
+    before = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+    told = {
+        "form": form.name,
+        "name": manifest["name"],
+        "of": read_json(folder / MARKER)["fingerprint"],
+        "bytes": weights,
+        "bytes_before": before,
+        "versions": {package: installed for package in exported.needs if (installed := _version(package))},
+        "agreement": agreement,
+        "facts": exported.facts,
+        "scores": scores,
+        "notes": notes,
+    }
+    write_text(out / "README.md", card(told, exported))
+    write_json(out / RECORD, {**told, "files": {name: sha256_of(path) for name, path in files.items()}})
+    return told
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+class Asked(Published):
+    """Opens the export in place of the published model."""
+
+    def __init__(self, opener: Published, model: PreTrainedModel) -> None:
+        self.__dict__.update(opener.__dict__)
+        self.export = model
+
+    def open_model(self, head: Head | None, stage_id: str | None = None, **words: Any) -> PreTrainedModel:  # type: ignore[override]
+        """As `ModelOpener` promises."""
+        if words.get("checkpoint"):
+            return super().open_model(head, stage_id, **words)
+        self._folder_of(stage_id)
+        return self.export
+
+
+def rescored(
+    folder: Path, data: Path | None, manifest: JSONObject, model: PreTrainedModel, opener: Published
+) -> tuple[list[JSONObject], list[str]]:
+    """(each stated score beside the export's, why some have none)."""
+    stated = stated_scores(manifest)
+    if not stated:
+        return [], ["no scores are stated, so none were measured"]
+    found = sources.find(manifest["sources"], data)
+    if found.missing:
+        return [], ["its scores were not measured", *found.missing]
+    scores: list[JSONObject] = []
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="export-") as place:
+        try:
+            names = found.place(manifest["sources"], Path(place))
+            recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
+            asked = Asked(opener, model)
+            asked.seed = recipe.seed
+            for stage_id in dict.fromkeys(each.stage for each in stated.values()):
+                mine = {name: each for name, each in stated.items() if each.stage == stage_id}
+                measured = measure(Path(place), recipe, manifest, stage_id, mine, asked)
+                for name, each in mine.items():
+                    again = measured[name].metrics if name in measured else {}
+                    scores += [
+                        {"benchmark": name, "metric": metric, "published": value, "exported": again.get(metric)}
+                        for metric, value in each.metrics.items()
+                    ]
+        except FineryError as error:
+            first = str(error).splitlines()[0]
+            notes.append(f"{'some of ' if scores else ''}its scores were not measured: {first}")
+    return scores, notes
+
+
+def card(told: Mapping[str, Any], exported: Exported) -> str:
+    """README.md of the export."""
+    agreement = told["agreement"]
+    facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
+    words = (
+        f"On {agreement['texts']} fixed texts its logits differ from the published model's by at most "
+        f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
+        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same.\n\n{facts}"
+    )
+    rows = [
+        f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
+        for each in told["scores"]
+    ]
+    table = ["| Benchmark | Metric | Published | This export |", "|---|---|---:|---:|", *rows] if rows else []
+    notes = [f"{note}." for note in told["notes"]]
+    return CARD.format(
+        name=told["name"],
+        form=told["form"],
+        fingerprint=told["of"],
+        size=f"Its weights take {told['bytes']:,} bytes, the published ones {told['bytes_before']:,}.",
+        lines=exported.lines,
+        needs=" and ".join(f"`{package}`" for package in exported.needs),
+        agreement=words,
+        scores="\n".join([*table, *([""] if table and notes else []), *notes]),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,122 @@
+"""`finery chat`: each line on standard input is a message, and its answer appears word by word.
+
+A child process holds the model and is asked in JSON lines. On a terminal a prompt stands before each message; on a
+pipe only the answers are written, a line each. Ctrl-D ends it, Ctrl-C too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from service.cli.child import PIPELINES, SPEAKER
+from service.cli.generate import printable
+
+ASKS = "> "
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """The options, in the words of the child."""
+
+    model: str
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    seed: int
+    system: str | None
+
+
+def chat(options: ChatOptions, as_json: bool) -> int:
+    """Talk until the input ends. With `as_json` each answer is a JSON object. Returns the exit code."""
+    command = (*PIPELINES, "chat", json.dumps(asdict(options)))
+    variables = os.environ | {"FINERY_PARENT_PID": str(os.getpid()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+    ) as child:
+        try:
+            ready = _heard(child)
+            if ready is None:
+                return _broken(child, as_json)
+            asked = sys.stdin.isatty() and sys.stderr.isatty()
+            if asked:
+                print(_greeting(ready), file=sys.stderr)
+            while (message := _message(asked)) is not None:
+                if message.strip() and not _answered(child, message, as_json):
+                    return _broken(child, as_json)
+            assert child.stdin is not None
+            child.stdin.close()
+            return EXIT_DONE
+        except KeyboardInterrupt:
+            child.terminate()
+            print(file=sys.stderr)
+            return EXIT_STOPPED
+
+
+def _greeting(ready: Mapping[str, Any]) -> str:
+    if ready["template"]:
+        return "Write a message; the model knows the dialogue so far. Ctrl-D ends it."
+    if ready["family"] == "decoder":
+        return "The model has no chat template: it continues each line by itself. Ctrl-D ends it."
+    return "The model writes one text for each line. Ctrl-D ends it."
+
+
+def _message(asked: bool) -> str | None:
+    """The next line, None at the end."""
+    if asked:
+        print(ASKS, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+def _heard(child: subprocess.Popen[str]) -> dict[str, Any] | None:
+    """What the child says next; None when it has ended."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if not line:
+        return None
+    told: dict[str, Any] = json.loads(line)
+    return told
+
+
+def _answered(child: subprocess.Popen[str], message: str, as_json: bool) -> bool:
+    """Ask, and write the answer as it comes; whether it came to its end."""
+    assert child.stdin is not None
+    child.stdin.write(json.dumps({"message": message}) + "\n")
+    child.stdin.flush()
+    pieces = []
+    while (told := _heard(child)) is not None:
+        if "piece" in told:
+            pieces.append(told["piece"])
+            if not as_json:
+                print(printable(told["piece"]), end="", flush=True)
+        elif "error" in told:
+            print(json.dumps({"message": message, "error": told["error"]})) if as_json else print(
+                told["error"], file=sys.stderr
+            )
+            return True
+        else:
+            answer = {"message": message, "answer": "".join(pieces), **told["end"]}
+            print(json.dumps(answer, ensure_ascii=False) if as_json else "", flush=True)
+            if not as_json and told["end"]["turns_left_out"]:
+                print(f"({told['end']['turns_left_out']} older turns no longer fit)", file=sys.stderr)
+            return True
+    return False
+
+
+def _broken(child: subprocess.Popen[str], as_json: bool) -> int:
+    """Say why the child has ended. Returns the exit code."""
+    _, noise = child.communicate()
+    lines = [line for line in noise.splitlines() if line.strip()]
+    last = lines[-1].removeprefix(SPEAKER) if lines else "the work broke off without a word"
+    code = child.returncode if child.returncode > 0 else EXIT_FAILED
+    if as_json:
+        print(json.dumps({"status": "failed", "exit_code": code, "error": {"message": last}}))
+    print(last, file=sys.stderr)
+    return code

@@ -1,0 +1,128 @@
+"""An export is compared with the published model, scored on its data, and kept only whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+
+from pipelines.commands.export import RECORD, answer
+from pipelines.core.errors import CommandError, PublishError
+from pipelines.core.registry import EXPORTS
+from pipelines.publishing.destinations.destination import sha256_of
+from pipelines.publishing.exports.export import Exported
+from tests.clean_process import forked_proofs
+from tests.finished_run import finished, inside
+
+
+@pytest.fixture(autouse=True)
+def _there() -> Iterator[None]:
+    with inside(finished().root), forked_proofs():
+        yield
+
+
+@pytest.fixture
+def patch(_there: None) -> Iterator[pytest.MonkeyPatch]:
+    """Changes that are undone before the run's folder is left."""
+    with pytest.MonkeyPatch.context() as changes:
+        yield changes
+
+
+class Same:
+    """Writes the model as it is; answers with its logits plus `change`."""
+
+    name, tolerance = "same", 1e-4
+    change = 0.0
+
+    @classmethod
+    def write(cls, original: Any, out: Path) -> Exported:
+        original.model.save_pretrained(out)
+        model = type(original.model).from_pretrained(out, attn_implementation="eager").eval()
+        forward = model.forward
+
+        def changed(self: Any, **given: Any) -> Any:
+            answers = forward(**given)
+            answers.logits[:, 0] += cls.change
+            return answers
+
+        model.forward = MethodType(changed, model)
+        return Exported(model, "lines", {"bits": 32}, ("transformers",))
+
+
+@pytest.fixture
+def form(patch: pytest.MonkeyPatch) -> type[Same]:
+    """A form that needs no library."""
+    kind = type("Form", (Same,), {})
+    patch.setattr(EXPORTS, "load", lambda name: kind)
+    return kind
+
+
+def exported(out: Path, **fields: Any) -> dict[str, Any]:
+    return dict(answer({"folder": "published", "to": "onnx", "out": str(out), **fields}))
+
+
+def test_what_is_written_is_compared_scored_and_recorded(form, tmp_path):
+    told = exported(tmp_path / "out")
+    assert told["agreement"]["largest_difference"] < 1e-6
+    assert {each["metric"]: each["exported"] for each in told["scores"]} == finished().scores["glue/mrpc"]
+    record = json.loads((tmp_path / "out" / RECORD).read_text())
+    assert record["files"]["model.safetensors"] == sha256_of(tmp_path / "out/model.safetensors")
+    assert record["bytes"] == (tmp_path / "out/model.safetensors").stat().st_size
+    card = (tmp_path / "out/README.md").read_text()
+    for each in told["scores"]:
+        assert f"| glue/mrpc | {each['metric']} | {each['published']:.4f} | {each['exported']:.4f} |" in card
+    assert exported(tmp_path / "out")["out"] == str(tmp_path / "out")  # an older export is replaced
+
+
+def test_the_scores_are_those_of_the_export(form, tmp_path):
+    form.change, form.tolerance = 100.0, None  # always the first class
+    told = exported(tmp_path / "out")
+    assert told["agreement"]["largest_difference"] == pytest.approx(100, abs=1e-3)
+    f1 = next(each for each in told["scores"] if each["metric"] == "f1")
+    assert f1["exported"] == 0.0
+
+
+def test_one_that_answers_otherwise_is_not_kept(form, tmp_path):
+    form.change = 0.1
+    with pytest.raises(Exception, match="the same export answers otherwise"):
+        exported(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_data_it_is_written_and_that_is_said(form, tmp_path, patch):
+    folder = finished().root / "published"
+    patch.chdir(tmp_path)
+    told = exported(tmp_path / "out", folder=str(folder))
+    assert told["scores"] == []
+    assert told["notes"][0] == "its scores were not measured"
+    assert "its scores were not measured." in (tmp_path / "out/README.md").read_text()
+
+
+def test_what_is_no_longer_as_published_is_not_exported(form, tmp_path):
+    copy = Path(shutil.copytree("published", tmp_path / "copy"))
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(PublishError, match=r"is not as published, so it is not exported: 'tokenizer.json' is missing"):
+        exported(tmp_path / "out", folder=str(copy))
+
+
+def test_a_wrong_command_is_one_sentence(tmp_path):
+    with pytest.raises(CommandError, match=r"unknown format 'onx'. Did you mean 'onnx'"):
+        exported(tmp_path / "out", to="onx")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine").write_text("")
+    with pytest.raises(CommandError, match="holds something else than an export"):
+        exported(tmp_path / "full")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["onnx", "int8"])
+def test_a_published_model_scores_the_same_in_its_other_form(form, tmp_path):
+    pytest.importorskip("onnxruntime" if form == "onnx" else "bitsandbytes")
+    told = exported(tmp_path / "out", to=form)
+    for each in told["scores"]:
+        assert each["exported"] == pytest.approx(each["published"], abs=0 if form == "onnx" else 0.2)
