@@ -18,7 +18,7 @@ from pipelines.core.errors import FineryError
 from pipelines.core.yaml_positions import read_yaml_text, scalar, write_yaml
 
 Schema = Mapping[str, Any]
-TELLING = ("stage", "name", "kind")
+TELLING = ("stage", "name", "kind", "family")
 """Keys whose constant tells the members of a union apart."""
 SCALARS = ("string", "integer", "number", "boolean")
 
@@ -93,7 +93,8 @@ def _allows(schema: Schema, key: str, value: Any) -> bool:
     described = properties[key]
     if "const" in described:
         return bool(described["const"] == value)
-    return bool(described.get("not", {}).get("const", object()) != value)
+    refused = described.get("not", {})
+    return value not in refused.get("enum", [refused["const"]] if "const" in refused else [])
 
 
 def union_of(schema: Schema) -> SchemaUnion | None:

@@ -291,7 +291,8 @@ class Planner:
             sharded=self.profile == "fsdp2",
             padded=stage.stage != "pretrain",
         )
-        if baseline is not None:
+        if words is None:
+            assert baseline is not None
             return replace(plan, memory=baseline.memory(head, step, everything, learnt))
         assert words is not None
         memory = _memory(words, head, step, everything, learnt, adapter)

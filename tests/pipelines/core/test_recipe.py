@@ -222,7 +222,10 @@ def test_the_schema_describes_every_registered_block() -> None:
 
 
 def test_the_schema_describes_the_words_of_an_architecture() -> None:
-    ours, others, nothing = schema()["$defs"]["Model"]["properties"]["architecture"]["anyOf"]
+    ours, *baselines, others, nothing = schema()["$defs"]["Model"]["properties"]["architecture"]["anyOf"]
+    assert [each["properties"]["family"] for each in baselines] == [{"const": "rnn"}, {"const": "cnn"}]
+    assert baselines[0]["properties"]["cell"] == {"enum": ["lstm", "gru", "rnn"], "default": "lstm"}
+    assert [each["additionalProperties"] for each in baselines] == [False, False]
     assert ours["properties"]["family"] == {"enum": ["encoder", "decoder", "encoder-decoder"], "default": "encoder"}
     assert ours["properties"]["sliding_window"]["type"] == ["integer", "null"]
     assert set(KINDS) | {"preset", "model_type"} == set(ours["properties"])

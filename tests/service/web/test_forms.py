@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pipelines.core.load import read_text
 from pipelines.core.recipe import stage_ids
 from pipelines.core.yaml_positions import read_yaml, write_yaml
-from service.web.forms import CHOICE, draft_of, edited, field_of, form_of, names
+from service.web.forms import CHOICE, draft_of, edited, field_of, followed, form_of, names, recipe_schema, union_of
 from tests.words import words_of
 
 
@@ -156,3 +156,18 @@ def test_the_first_row_of_a_list_that_is_not_there_makes_the_list():
 def test_a_mistake_finds_the_nearest_field(key, field):
     ids = stage_ids(read_text(write_yaml(DRAFT)).data)
     assert field_of(key, ids, names(form_of(DRAFT)) - {""}) == field
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ({"preset": "bert-mini"}, "preset"),
+        ({"family": "decoder", "position": "rotary"}, "preset"),
+        ({"family": "rnn", "cell": "gru"}, "rnn"),
+        ({"family": "cnn"}, "cnn"),
+        ({"model_type": "gpt2", "n_embd": 8}, "model_type"),
+    ],
+)
+def test_an_architecture_is_told_by_its_family_or_its_model_type(value, word):
+    schema = followed(recipe_schema()["$defs"]["Model"]["properties"]["architecture"])
+    assert union_of(schema).of(value).word == word
