@@ -285,7 +285,8 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 """`python -m pipelines run RECIPE [key=value …]`, `resume RUN_FOLDER`, `study RECIPE|FOLDER [--parallel N] [key=value
 …]`, `compare RUN … [--test T] [--correction C]`, `stage RUN_FOLDER STAGE_ID FOLDER PROFILE PROCESSES`, `join`, `warm`,
 `plan RECIPE [--json] [--flops-per-second N] [--gpus NxGPU [--hosts N] [--network-gbps N] [--price N]] [key=value …]`,
-`gc [--dry-run] [--older-than DAYS]`, `chat REQUEST`, which goes on reading. The others take one JSON object, the fields of their module's request."""
+`gc [--dry-run] [--older-than DAYS]`, `chat REQUEST`, which goes on reading. The others take one JSON object, the fields
+of their module's request."""
 
 
 def _quiet() -> None:

@@ -1,5 +1,5 @@
-"""Finery's own families, loaded on first use: transformers (`model_type: finery`), recurrent networks (`finery-rnn`) and
-convolutional ones (`finery-cnn`).
+"""Finery's own families, loaded on first use: transformers (`model_type: finery`), recurrent networks (`finery-rnn`)
+and convolutional ones (`finery-cnn`).
 
 Importing this package costs nothing: torch and transformers are imported when a class is first asked for, and
 asking for one also registers the families with transformers' Auto classes.

@@ -192,7 +192,8 @@ def doubts(fields: Config) -> list[str]:
     if full["position"] != "sinusoidal" or words >= WAVES / 2:
         return []
     return [
-        f"position sinusoidal adds waves of {WAVES:.2f} (root mean square) to word embeddings that start at {words:.2f}, "
+        f"position sinusoidal adds waves of {WAVES:.2f} (root mean square) to word embeddings that "
+        f"start at {words:.2f}, "
         "which drowns the words at first; use initializer: xavier_uniform, which starts embeddings at "
         "hidden_size^-0.5 as Vaswani et al. 2017 do, or a larger initializer_range"
     ]

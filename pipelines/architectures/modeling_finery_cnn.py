@@ -5,8 +5,8 @@ learned and added to words (3.1). A layer is a convolution to twice the channels
 connection (3.2). Attention adds to a decoder's state the embedding of the word that it has just read, and weighs the
 encoder's outputs together with the embeddings of their words (3.3, equations 1 and 2). Each sum of two is multiplied
 with √0.5, so that it varies no more than they do, also where the equations leave it out, as the authors' code does
-(fairseq, fconv.py). Of section 3.4 the weighted sum's scale, m · √(1/m) for m words of source, and the smaller gradients
-of the encoder are kept; weight normalisation is left out.
+(fairseq, fconv.py). Of section 3.4 the weighted sum's scale, m · √(1/m) for m words of source, and the smaller
+gradients of the encoder are kept; weight normalisation is left out.
 
 Padding changes no output: no convolution sees anything but zeros there.
 """

@@ -13,7 +13,8 @@ from .recurrent_rules import RULES, Config
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 """Vectors that a cell computes from its input and its state."""
 KEPT_BY_STEP = {"lstm": 7, "gru": 7, "rnn": 2}
-"""Numbers that a step keeps for the backward pass, for each of its state, beside its input: gates, states, their tanh."""
+"""Numbers that a step keeps for the backward pass, for each of its state, beside its input: gates, states, their
+tanh."""
 KEPT_BY_SEQUENCE = {"lstm": 20, "gru": 7, "rnn": 1}
 """The same where torch takes a sequence at once: oneDNN's LSTM, which a CPU runs, keeps a workspace."""
 WORD_HEADS = ("causal_lm", "seq2seq_lm")

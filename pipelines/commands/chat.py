@@ -1,8 +1,8 @@
 """`finery chat`: answers messages one after another, word by word.
 
 Standard input and output are JSON lines. First comes `{"ready": …}` with what the model is; each `{"message": TEXT}` is
-answered by pieces, `{"piece": TEXT}`, and `{"end": …}` with what was counted, or by `{"error": …}`, after which the next
-message may come. A decoder with a chat template is given the whole dialogue, its oldest turns left out where the
+answered by pieces, `{"piece": TEXT}`, and `{"end": …}` with what was counted, or by `{"error": …}`, after which the
+next message may come. A decoder with a chat template is given the whole dialogue, its oldest turns left out where the
 positions end; one without continues each message by itself, and an encoder-decoder writes one text for each.
 """
 

@@ -113,7 +113,10 @@ def mistakes(value: Mapping[str, object]) -> list[ConfigIssue]:
         return issues + _own_mistakes(value, base, whole=not issues)
     if not isinstance(model_type, str) or model_type not in model_types():
         hint = nearest(str(model_type), (*OUR_MODEL_TYPES, *model_types()))
-        some = f"{', '.join(OUR_MODEL_TYPES)}, bert, gpt2, llama, modernbert, t5, xlnet and {len(model_types()) - 6} more of transformers"
+        some = (
+            f"{', '.join(OUR_MODEL_TYPES)}, bert, gpt2, llama, modernbert, t5, xlnet "
+            f"and {len(model_types()) - 6} more of transformers"
+        )
         return [*issues, (("model_type",), f"is {show(model_type)}, which is no known text model.{hint} Known: {some}")]
     return issues + _foreign_mistakes(value, model_types()[model_type], model_type)
 
@@ -156,8 +159,8 @@ def baseline_of(value: Mapping[str, object]) -> str | None:
 
 
 def stack_of(words: Mapping[str, object]) -> str:
-    """`encoder`, `decoder` or `encoder-decoder`: the stacks of an architecture of ours whose words are resolved, or of a
-    config of ours."""
+    """`encoder`, `decoder` or `encoder-decoder`: the stacks of an architecture of ours whose words are resolved, or of
+    a config of ours."""
     model_type = str(words.get("model_type", OURS))
     if model_type == OURS:
         return str(words.get("family", DEFAULTS["family"]))

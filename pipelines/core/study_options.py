@@ -57,8 +57,8 @@ class Search(Block):
     """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
     its first."""
     seeds: int | None = Field(None, ge=1, le=100)
-    """Training seeds with which every value is tried, the first ones of the matrix; the mean of their scores decides, and
-    a value that diverges with one of them loses. Default: as many as the matrix has, at most 3."""
+    """Training seeds with which every value is tried, the first ones of the matrix; the mean of their scores decides,
+    and a value that diverges with one of them loses. Default: as many as the matrix has, at most 3."""
     halving: Annotated[
         dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _halving(value))
     ] = None
@@ -147,8 +147,8 @@ class StudyOptions(Block):
     budget: Budget | None = None
     """Makes the training of all methods equally long, large or dear."""
     margin: Annotated[float, Field(gt=0)] | dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Differences of the main score that are too small to matter, in its own unit, or by benchmark. Rows whose difference is
-    shown to lie within it (two one-sided tests) are called equivalent. Say it before the study runs."""
+    """Differences of the main score that are too small to matter, in its own unit, or by benchmark. Rows whose
+    difference is shown to lie within it (two one-sided tests) are called equivalent. Say it before the study runs."""
     hypotheses: tuple[Hypothesis, ...] = ()
     """What is expected. The study says of each whether it is confirmed, refuted or undecided."""
     correction: Literal["holm", "bh", "none"] = "holm"

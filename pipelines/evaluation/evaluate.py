@@ -90,8 +90,8 @@ class Evaluate(PolicyKeys, Stage):
     spans: SpanSettings = SpanSettings()
     """How answers are found in texts, for benchmarks of the kind `qa`: `{n_best_size: 20, max_answer_length: 30}`."""
     retrieval: Retrieval | None = None
-    """For benchmarks of the kind `qa`: search for passages instead of reading the given ones: `{name: bm25, k: 5}`. Scores are
-    of answers from what was found, beside `recall@k` and the scores with the given passages."""
+    """For benchmarks of the kind `qa`: search for passages instead of reading the given ones: `{name: bm25, k: 5}`.
+    Scores are of answers from what was found, beside `recall@k` and the scores with the given passages."""
     chat_template: TemplateName | None = None
     """For benchmarks of the kind `causal`: what joins their messages. Default: what the model was trained with,
     else `simple`."""
@@ -124,7 +124,10 @@ class Evaluate(PolicyKeys, Stage):
         embedding = self.retrieval.source if self.retrieval is not None else None
         able = [START, *(each.id for each in recipe.stages[:position] if each.trains)]
         if embedding is not None and embedding not in able:
-            sentence = f"'{embedding}' is no model of this recipe before this stage.{nearest(embedding, able)} Known: {', '.join(able)}"
+            sentence = (
+                f"'{embedding}' is no model of this recipe before this stage.{nearest(embedding, able)} "
+                f"Known: {', '.join(able)}"
+            )
             issues.append((("retrieval", "from"), sentence))
         if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
             sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"

@@ -56,8 +56,8 @@ def position_bias(verdicts: Iterable[Verdict]) -> Figures:
 
     A pair shows both completions in the first place once, so that their quality does not count. Its two showings depend
     on each other, so that pairs are what is counted for the interval: with the shares of those that took the first, and
-    the second place both times it is the one of Bonett & Price 2012, "Adjusted Wald Confidence Interval for a Difference
-    of Binomial Proportions Based on Paired Data", around half of their difference.
+    the second place both times it is the one of Bonett & Price 2012, "Adjusted Wald Confidence Interval for a
+    Difference of Binomial Proportions Based on Paired Data", around half of their difference.
     """
     places = [
         (preferred(each.shown_first) - preferred(each.shown_second)) / 2

@@ -165,7 +165,8 @@ class Job:
         asked, here = self.recipe.launch.hosts, hosts().count
         if asked is not None and asked != here:
             raise IncompatibleError(
-                f"the recipe's launch.hosts is {asked}, and this run was started on {here}; start it on each of {asked} hosts "
+                f"the recipe's launch.hosts is {asked}, and this run was started on {here}; start it "
+                f"on each of {asked} hosts "
                 "as docs/how-to/several-hosts.md says, or leave launch.hosts out"
             )
         if self.profile != "single" and self.processes == 1:

@@ -1,8 +1,8 @@
 """What a study expected of its methods, and what came out: confirmed, refuted or undecided.
 
-A hypothesis is about two entries of the matrix on one benchmark, at equal entries of all other keys. Their difference is
-tested as rows are, paired by examples and seeds, and its p-values are corrected for all hypotheses of the study. Without three
-seeds of both, or without a search of their settings, nothing is confirmed or refuted.
+A hypothesis is about two entries of the matrix on one benchmark, at equal entries of all other keys. Their difference
+is tested as rows are, paired by examples and seeds, and its p-values are corrected for all hypotheses of the study.
+Without three seeds of both, or without a search of their settings, nothing is confirmed or refuted.
 """
 
 from __future__ import annotations

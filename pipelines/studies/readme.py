@@ -99,7 +99,8 @@ def glance_key(overview: Overview, reference: str | None) -> str:
     text = []
     if reference is not None:
         text.append(
-            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, = equivalent within "
+            f"In brackets: the difference from {reference}; ▲ better and ▼ worse outside the noise, = "
+            f"equivalent within "
             "the study's margin, everything else is inside the noise."
         )
     if overview.averaged:

@@ -89,7 +89,8 @@ def _on_baselines(stage: TrainingStage, recipe: Recipe) -> Iterable[ConfigIssue]
     if recipe.launch.profile in ("fsdp2", "zero2", "zero3"):
         yield (
             ("tuner",),
-            f"trains a model of the families rnn and cnn, which launch.profile {recipe.launch.profile} does not divide; "
+            f"trains a model of the families rnn and cnn, which launch.profile "
+            f"{recipe.launch.profile} does not divide; "
             "use ddp",
         )
 

@@ -39,5 +39,6 @@ def show_export(data: Mapping[str, Any]) -> None:
     for note in data["notes"]:
         print(f"  Note: {note}.")
     print(
-        f"  Exported    {data['out']}   {data['form']}, {size(data['bytes'])} of weights, were {size(data['bytes_before'])}"
+        f"  Exported    {data['out']}   {data['form']}, {size(data['bytes'])} of weights, were "
+        f"{size(data['bytes_before'])}"
     )

@@ -411,7 +411,8 @@ def reproduce(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a published model again, in runs/reproduce-NAME, and compare score by score. Exit code 1 where one is off."""
+    """Make a published model again, in runs/reproduce-NAME, and compare score by score. Exit code 1 where one is
+    off."""
     from service.cli.verify import ReproduceOptions
     from service.cli.verify import reproduce as again
 

@@ -1,10 +1,10 @@
 """GGUF: a decoder as llama.cpp reads it, in one file with its tokenizer, in fp32. Proven with llama-cpp-python.
 
 llama.cpp computes by the name of an architecture. Two are written here: `llama` (RMSNorm before each sublayer, rotary
-positions, a gated feed-forward network, no biases) and `gpt2` (LayerNorm before each sublayer, learned positions, GELU by
-its tanh approximation, biases). Our own decoders and transformers' Llama and GPT-2 have a form where their config says
-the same; llama.cpp turns neighbouring numbers by rotary positions as we do, so that only transformers' Llama needs its
-rows in another order. The tokenizer must be byte-level BPE as GPT-2's. llama.cpp looks GELU up in a table in half
+positions, a gated feed-forward network, no biases) and `gpt2` (LayerNorm before each sublayer, learned positions, GELU
+by its tanh approximation, biases). Our own decoders and transformers' Llama and GPT-2 have a form where their config
+says the same; llama.cpp turns neighbouring numbers by rotary positions as we do, so that only transformers' Llama needs
+its rows in another order. The tokenizer must be byte-level BPE as GPT-2's. llama.cpp looks GELU up in a table in half
 precision, so logits differ by more than the order of sums.
 """
 
@@ -189,7 +189,8 @@ def byte_level(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     plain = before.get("type") == "ByteLevel" and not before.get("add_prefix_space") and before.get("use_regex", True)
     if model.get("type") != "BPE" or not plain or about.get("normalizer"):
         raise ModelError(
-            "GGUF is written with byte-level BPE as GPT-2's alone (tokenizer: {train: byte_bpe}), and this tokenizer is "
+            "GGUF is written with byte-level BPE as GPT-2's alone (tokenizer: {train: byte_bpe}), "
+            "and this tokenizer is "
             f"{model.get('type') or 'none of the tokenizers library'}; {OTHERS}"
         )
     merges = [each if isinstance(each, str) else " ".join(each) for each in model["merges"]]

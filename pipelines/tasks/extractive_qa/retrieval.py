@@ -1,12 +1,12 @@
 """Passages for questions: ranked by BM25 or by the cosine of embeddings, and how often the right one is found.
 
 Lewis et al. 2020, "Retrieval-Augmented Generation", arxiv.org/abs/2005.11401, and Chen et al. 2017, "Reading Wikipedia
-to Answer Open-Domain Questions", section 3, aclanthology.org/P17-1171: a retriever finds passages, a reader answers from
-them. Here the reader is the span model that is scored.
+to Answer Open-Domain Questions", section 3, aclanthology.org/P17-1171: a retriever finds passages, a reader answers
+from them. Here the reader is the span model that is scored.
 
-BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", equation 3.15 with the idf of equation 3.3 plus
-one inside the logarithm, as Lucene has it, so that no word counts against a passage. A word is what scikit-learn's pattern
-`\\w+` finds, in lower case.
+BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", equation 3.15 with the idf of equation 3.3
+plus one inside the logarithm, as Lucene has it, so that no word counts against a passage. A word is what scikit-learn's
+pattern `\\w+` finds, in lower case.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Ranked = NDArray[np.int64]
 
 
 def rank(scores: Callable[[slice], NDArray[np.floating[Any]]], questions: int, depth: int) -> Ranked:
-    """The best `depth` passages of each question, the first of equal ones first; `scores(some)` are those of some questions
-    (some, passages)."""
+    """The best `depth` passages of each question, the first of equal ones first; `scores(some)` are those of some
+    questions (some, passages)."""
     parts = []
     for start in range(0, questions, AT_ONCE):
         some = scores(slice(start, start + AT_ONCE))
@@ -99,11 +99,11 @@ def holds_answer(passage: str, answers: Sequence[str]) -> bool:
 
 
 def found_at(ranked: Ranked, passages: Sequence[str], rows: Any, gold: bool) -> Iterator[int | None]:
-    """The place, from 0, of the first right passage of each question that has one to be found; None where it is not among
-    those ranked.
+    """The place, from 0, of the first right passage of each question that has one to be found; None where it is not
+    among those ranked.
 
-    Right is the question's own context where `gold`, else every passage that holds one of the answers; questions without
-    answers are left out there.
+    Right is the question's own context where `gold`, else every passage that holds one of the answers; questions
+    without answers are left out there.
     """
     for places, context, answers in zip(ranked.tolist(), rows.pairs, rows.labels or [()] * len(rows), strict=True):
         if gold:

@@ -71,8 +71,8 @@ class Retrieval(Block):
     source: str | None = Field(None, alias="from")
     """For `embeddings`: the stage whose model embeds; `model` is the recipe's own. Default: the model that answers."""
     passages: DatasetReference | None = None
-    """Text with a passage in each row: `{path: passages.jsonl, text: text}`. Default: the different contexts of the split that
-    is scored."""
+    """Text with a passage in each row: `{path: passages.jsonl, text: text}`. Default: the different contexts of the
+    split that is scored."""
     k: int = Field(5, ge=1, le=1000)
     """Passages that are read for each question; the best answer of all of them counts."""
     recall_at: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (1, 5, 20)
