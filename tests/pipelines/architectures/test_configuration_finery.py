@@ -9,8 +9,16 @@ import pipelines.architectures
 from pipelines.architectures import FineryConfig, FineryModel
 from pipelines.architectures.configuration_finery import AUTO_MAP
 
+from .test_remote_code import carried_by
+
 CODE = Path(pipelines.architectures.__file__).parent
-NOT_FOR_CHECKPOINTS = {"__init__.py", "registration.py", "arithmetic.py"}
+NOT_FOR_CHECKPOINTS = {
+    "__init__.py",
+    "registration.py",
+    "arithmetic.py",
+    "recurrent_arithmetic.py",
+    "convolutional_arithmetic.py",
+}
 
 
 def test_a_contradiction_is_refused_by_the_constructor():
@@ -104,7 +112,8 @@ def test_the_tensor_parallel_plan_names_matrices_that_exist(tiny):
 
 def test_a_config_saved_alone_carries_the_whole_family(tiny, tmp_path):
     tiny().save_pretrained(tmp_path)
-    expected = {file.name for file in CODE.glob("*.py")} - NOT_FOR_CHECKPOINTS
+    others = carried_by("configuration_finery_rnn.py") | carried_by("configuration_finery_cnn.py")
+    expected = {file.name for file in CODE.glob("*.py")} - NOT_FOR_CHECKPOINTS - others
     assert {file.name for file in tmp_path.glob("*.py")} == expected
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
 

@@ -107,6 +107,8 @@ CHANGES_NOTHING = {
     "POST /theme",  # a cookie of the browser
     "POST /submit/form",  # the form again, with another row
     "POST /submit/check",  # answers a question
+    *(f"POST /v1/{each}" for each in ("completions", "embeddings", "chat/completions")),  # a model's answers
+    "POST /api/v1/models/{name}/predict",  # the same
 }
 CHAT = (
     json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
