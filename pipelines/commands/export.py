@@ -134,7 +134,9 @@ class Asked(Published):
         self.__dict__.update(opener.__dict__)
         self.export = model
 
-    def open_model(self, head: Head | None, stage_id: str | None = None, **words: Any) -> PreTrainedModel:  # type: ignore[override]
+    def open_model(  # type: ignore[override]
+        self, head: Head | None, stage_id: str | None = None, **words: Any
+    ) -> PreTrainedModel:
         """As `ModelOpener` promises."""
         if words.get("checkpoint"):
             return super().open_model(head, stage_id, **words)
