@@ -311,11 +311,11 @@ def _continuation(
     whole = _generate(writer, inputs, how, room, seed)
     new = whole[inputs["input_ids"].shape[1] if writer.family == "decoder" else 1 :].tolist()
     seconds = time.perf_counter() - started
-    return _measured(writer, name, new, _log_probabilities(writer, inputs, whole)[-len(new) :] if new else [], seconds)
+    return _measured(writer, name, new, log_probabilities(writer, inputs, whole)[-len(new) :] if new else [], seconds)
 
 
-def _log_probabilities(writer: TextGenerator, inputs: JSONObject, whole: Any) -> list[float]:
-    """(tokens - 1): natural logarithms, of each token after the first given all before it."""
+def log_probabilities(writer: TextGenerator, inputs: JSONObject, whole: Any) -> list[float]:
+    """Of a whole sequence (tokens,), (tokens - 1): natural logarithms, of each token after the first given all before it."""
     import torch
 
     with torch.no_grad():

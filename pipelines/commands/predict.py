@@ -281,7 +281,11 @@ def ask(
         if task.kind in ("causal", "instruction_pairs"):
             predicted: Any = continued(split_request, request)
         else:
-            predicted = evaluation_of(task.kind).ask(split_request).predicted[0]
+            evaluation = evaluation_of(task.kind)
+            predicted = evaluation.ask(split_request).predicted[0]
+            if request.data is not None:
+                cut = evaluation.unread(split_request.tokenizer, predicted.rows, split_request.length())
+                warnings += [cut] if cut else []
         warnings += events.warnings
         doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []

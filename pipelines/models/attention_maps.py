@@ -52,6 +52,18 @@ class AttentionRequest:
     head: int | None = None
     limit: int = 64
     """Tokens shown of each text."""
+    hints: bool = True
+    """Whether notes name the options of the command that would change them."""
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that is open already, with its tokenizer. Its attention is computed by the eager kernel."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    has_words: bool
+    """Whether it is an encoder-decoder that writes text itself."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +136,13 @@ class AttentionMaps:
     notes: tuple[str, ...] = ()
 
 
-def attend(request: AttentionRequest) -> AttentionMaps:
-    """The attention of a model over a text. Raises CommandError for what cannot be request, ModelError for the
-    model's part."""
+def attend(request: AttentionRequest, opened: OpenedModel | None = None) -> AttentionMaps:
+    """The attention of a model over a text; of `opened`, where the model is open already. Raises CommandError for what
+    cannot be asked, ModelError for the model's part."""
     if not request.text.strip():
         raise CommandError("the text is empty; give a sentence")
-    checkpoint = checkpoints.find(request.model)
-    config = checkpoints.config_of(checkpoint)
+    checkpoint = None if opened is not None else checkpoints.find(request.model)
+    config = opened.model.config if checkpoint is None else checkpoints.config_of(checkpoint)  # type: ignore[union-attr]
     family = heads.family_of(config)
     if (
         config.model_type in architecture_fields.BASELINE_RULES
@@ -143,8 +155,13 @@ def attend(request: AttentionRequest) -> AttentionMaps:
             f"--target is what the decoder of an encoder-decoder reads, but '{request.model}' has no {lacks}; "
             "leave it out"
         )
-    model, has_words = _open(checkpoint, family)
-    tokenizer = _tokenizer(checkpoint)
+    if checkpoint is None:
+        assert opened is not None
+        model, tokenizer, has_words = opened.model, opened.tokenizer, opened.has_words
+        eager(model, request.model)
+    else:
+        model, has_words = _open(checkpoint, family)
+        tokenizer = _tokenizer(checkpoint)
     notes: list[str] = []
     inputs = _inputs(request, model, tokenizer, family == "decoder" and not _decides(config), notes)
     if family == "encoder-decoder":
@@ -184,13 +201,16 @@ def _open(checkpoint: Checkpoint, family: Family) -> tuple[PreTrainedModel, bool
             has_words = False
     if not has_words:
         model = checkpoints.open_checkpoint(checkpoint, _head(checkpoint, family), trained_head=False)
+    eager(model, checkpoint.given)
+    return model, has_words
+
+
+def eager(model: PreTrainedModel, given: str) -> None:
+    """Have the model compute its attention by the kernel that tells the weights. Raises ModelError."""
     try:
         model.set_attn_implementation("eager")
     except (ValueError, ImportError, AttributeError) as error:
-        raise ModelError(
-            f"'{checkpoint.given}' cannot show its attention: {' '.join(str(error).split())[:300]}"
-        ) from error
-    return model, has_words
+        raise ModelError(f"'{given}' cannot show its attention: {' '.join(str(error).split())[:300]}") from error
 
 
 def _head(checkpoint: Checkpoint, family: Family) -> Head:
@@ -227,10 +247,9 @@ def _inputs(
     )
     whole = len(tokenizer(request.text, request.pair, add_special_tokens=not plain)["input_ids"])
     if whole > limit:
-        notes.append(
-            f"The text has {whole} tokens; {limit} are "
-            f"shown{' (--limit shows more)' if limit == request.limit else ', as many as the model has positions for'}."
-        )
+        more = " (--limit shows more)" if request.hints else ""
+        why = more if limit == request.limit else ", as many as the model has positions for"
+        notes.append(f"The text has {whole} tokens; {limit} are shown{why}.")
     encoded = tokenizer(
         request.text, request.pair, add_special_tokens=not plain, truncation=True, max_length=limit, return_tensors="pt"
     )
@@ -254,7 +273,8 @@ def _decoder_ids(
     limit = min(request.limit, checkpoints.positions_of(model, tokenizer) or request.limit)
     start = checkpoints.start_token(model, tokenizer)
     if request.target is None and has_words:
-        notes.append("No --target was given: the decoder reads the model's own answer.")
+        given = "No --target was given" if request.hints else "No text was given for the decoder"
+        notes.append(f"{given}: the decoder reads the model's own answer.")
         with torch.no_grad():
             if at_once:
                 return checkpoints.written_at_once(model, tokenizer, inputs)[:, :limit]
@@ -270,7 +290,8 @@ def _decoder_ids(
         ended = own.shape[1] > 1 and own[0, -1].item() == tokenizer.eos_token_id
         return own[:, : min(own.shape[1] - ended, limit)]
     if request.target is None:
-        notes.append("No --target was given and the model writes no text: its decoder reads the encoder's text.")
+        given = "No --target was given" if request.hints else "No text was given for the decoder"
+        notes.append(f"{given} and the model writes no text: its decoder reads the encoder's text.")
     text = request.text if request.target is None else request.target
     if not text.strip():
         raise CommandError("--target is empty; give the text that the decoder reads, or leave it out")

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
 from pipelines.commands.trained_models import Opener, TrainedModel, find
 from pipelines.core.errors import CommandError
+from pipelines.core.presentation import Answer, Form, field_of
+from pipelines.tasks.evaluation import evaluation_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Head
 
+Result = TypeVar("Result")
 PAIR = "text_pair"
 """The second column of a pair, where the model does not say what its columns are called."""
 
@@ -54,6 +57,11 @@ class KeptOpener(Opener):
             self._tokenizers[key] = super().open_tokenizer(stage_id, checkpoint)
         return self._tokenizers[key]
 
+    @property
+    def models(self) -> Collection[PreTrainedModel]:
+        """The models that are open."""
+        return self._models.values()
+
 
 class Predictor:
     """A published model that predicts."""
@@ -63,6 +71,7 @@ class Predictor:
         self._opener = KeptOpener([self._model])
         request = PredictRequest(folder, "answers.jsonl")
         task = named_task(self._model, request) or foreign_task(self._model)
+        self._task = task
         self.kind: str = task.kind
         self.known = self._model.subject is not None
         """Whether the model says what it was trained on, and so what its columns are called."""
@@ -77,11 +86,50 @@ class Predictor:
         except CommandError:  # what such a row lacks, a real one has
             return
 
+    def form(self) -> Form:
+        """What a person fills in for one input."""
+        evaluation, task = evaluation_of(self.kind), self._task
+        fields = evaluation.form(task)
+        examples = [dict(zip([each.name for each in fields], row, strict=True)) for row in evaluation.examples(task)]
+        if self._may_be_paired:
+            fields = (*fields, field_of(PAIR, "A second text, where the model compares two.", needed=False))
+        title, button = "What does the model say?", "Predict"
+        return Form(name="predict", title=title, button=button, fields=fields, examples=tuple(examples))
+
+    def shown(self, given: Mapping[str, object]) -> Answer:
+        """What the model says of one input, as people are shown it. Raises FineryError."""
+        parts, warnings = self._ask([self._row(0, given)], lambda predicted, task: predicted.shown(task))
+        return Answer(parts=parts, notes=tuple(each[:1000] for each in warnings))
+
+    def open_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """The model and the tokenizer that answer."""
+        self.warm()
+        return next(iter(self._opener.models)), self._opener.open_tokenizer()
+
     def predict(
         self, inputs: Sequence[object], max_length: int | None = None, batch_size: int = 32
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """(what the model says of each input, with what it read left out; warnings). Raises FineryError."""
         rows = [self._row(number, each) for number, each in enumerate(inputs)]
+        columns, warnings = self._ask(
+            rows, lambda found, task: found if isinstance(found, dict) else found.columns(task), max_length, batch_size
+        )
+        names = list(columns)
+        answers = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        answers.sort(key=lambda each: int(each["index"]))
+        if [each["index"] for each in answers] != list(range(len(rows))):
+            raise CommandError(f"{len(answers)} of {len(rows)} inputs could be read; leave out those that are empty")
+        read = ("text", PAIR, "id", *self.columns)
+        return [{key: value for key, value in each.items() if key not in read} for each in answers], warnings
+
+    def _ask(
+        self,
+        rows: Sequence[Mapping[str, object]],
+        read: Callable[[Any, Any], Result],
+        max_length: int | None = None,
+        batch_size: int = 32,
+    ) -> tuple[Result, list[str]]:
+        """(what `read` makes of the predictions for these rows and their task, warnings). Raises FineryError."""
         texts = self._texts(rows)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows.jsonl"
@@ -96,19 +144,16 @@ class Predictor:
             )
             warnings: list[str] = []
             task = own_task(self._model, request)
-            predicted = ask(self._model, task, OWN, request, warnings, self._opener)
-            columns = predicted if isinstance(predicted, dict) else predicted.columns(task)
-        names = list(columns)
-        answers = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        answers.sort(key=lambda each: int(each["index"]))
-        if [each["index"] for each in answers] != list(range(len(rows))):
-            raise CommandError(f"{len(answers)} of {len(rows)} inputs could be read; leave out those that are empty")
-        read = ("text", PAIR, "id", *self.columns)
-        return [{key: value for key, value in each.items() if key not in read} for each in answers], warnings
+            return read(ask(self._model, task, OWN, request, warnings, self._opener), task), warnings
+
+    @property
+    def _may_be_paired(self) -> bool:
+        """Whether a second text may be given, because nothing says what the model was trained on."""
+        return not self.known and self.kind in ("classification", "regression")
 
     def _row(self, number: int, given: object) -> Mapping[str, object]:
         if isinstance(given, Mapping):
-            pairs = {*self.columns, PAIR} if not self.known and self.kind in ("classification", "regression") else set()
+            pairs = {*self.columns, PAIR} if self._may_be_paired else set()
             if missing := [name for name in self.columns if name not in given]:
                 raise CommandError(f"input {number} has no '{missing[0]}'; {self._needed()}")
             if unknown := [name for name in given if name not in pairs | set(self.columns)]:

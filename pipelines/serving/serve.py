@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from pipelines.core.errors import CommandError, FineryError, ModelError, underst
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.model_abilities import Abilities, abilities_of
+from pipelines.core.presentation import Answer as PageAnswer
+from pipelines.core.presentation import Form, plain
 from pipelines.core.secrets import secret
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
@@ -28,7 +30,9 @@ from pipelines.serving.protocol import Channel, connect
 from pipelines.serving.sequences import Choice, WrittenSequence
 
 if TYPE_CHECKING:
+    from pipelines.models.attention_maps import OpenedModel
     from pipelines.serving.engines import Engine
+    from pipelines.serving.trying import BeamSearch
 
 KEY = "SERVE_KEY"
 """The secret that the server knows its process by."""
@@ -74,7 +78,7 @@ class ServedModel:
         """Opens the model. Raises FineryError."""
         self._channel = channel
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
-        self._open: dict[int, list[WrittenSequence]] = {}
+        self._open: dict[int, Sequence[WrittenSequence | BeamSearch]] = {}
         self._cancelled: set[int] = set()
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -83,11 +87,14 @@ class ServedModel:
             raise ModelError(f"'{folder}' holds no model that can be served")
         self.abilities: Abilities = abilities
         self.about: dict[str, Any] = {"kind": abilities.kind, "can": list(abilities.can)}
-        self._answers: dict[str, Callable[[int, Mapping[str, Any]], None]] = {}
+        self._answers: dict[str, Callable[[int, Mapping[str, Any]], None]] = {"try": self._try}
+        self._forms: list[Form] = []
+        self._tries: dict[str, Callable[[int, Mapping[str, Any]], PageAnswer | None]] = {}
         if "predict" in abilities.can:
             self._open_predictor(folder)
         else:
             self._open_model(folder)
+        self.about["forms"] = [plain(each) for each in self._forms]
 
     def run(self) -> int:
         """Answer until the connection ends; how many questions there were."""
@@ -129,6 +136,31 @@ class ServedModel:
                 self._inbox.put(message)
         self._inbox.put(None)
 
+    # ---- pages on which people try the model ---------------------------------------------------------------------
+
+    def _offer(self, form: Form, answer: Callable[[int, Mapping[str, Any]], PageAnswer | None]) -> None:
+        """Put a form on the page. `answer` takes the number of the question and what was filled in; one that gives None
+        answers later."""
+        self._forms.append(form)
+        self._tries[form.name] = answer
+
+    def _try(self, number: int, question: Mapping[str, Any]) -> None:
+        do = self._tries.get(str(question["form"]))
+        if do is None:
+            raise CommandError(f"this model has no form '{question['form']}'; it has {', '.join(self._tries)}")
+        answer = do(number, question["values"])
+        if answer is not None:
+            self._channel.send({"id": number, "end": plain(answer)})
+
+    def _offer_attention(self, opened: Callable[[], OpenedModel], config: Any) -> None:
+        """Of any model: one that forms no maps says so when it is asked."""
+        from pipelines.models.heads import family_of
+        from pipelines.serving.trying import attention_form, attention_shown
+
+        kept = cache(opened)
+        pairs = bool(getattr(config, "type_vocab_size", 0) or 0)
+        self._offer(attention_form(family_of(config), pairs), lambda _, values: attention_shown(kept(), values))
+
     # ---- models that predict ------------------------------------------------------------------------------------
 
     def _open_predictor(self, folder: str) -> None:
@@ -143,6 +175,16 @@ class ServedModel:
             self._channel.send({"id": number, "end": {"predictions": rows, "warnings": warnings}})
 
         self._answers["predict"] = predict
+        self._offer(predictor.form(), lambda _, values: predictor.shown(values))
+
+        def opened() -> OpenedModel:
+            from pipelines.models.attention_maps import OpenedModel
+            from pipelines.serving.trying import twin
+
+            model, tokenizer = predictor.open_model()
+            return OpenedModel(twin(model), tokenizer, False)
+
+        self._offer_attention(opened, predictor.open_model()[0].config)
 
     # ---- models that write or embed -----------------------------------------------------------------------------
 
@@ -151,12 +193,30 @@ class ServedModel:
         writes = "complete" in self.abilities.can
         head: Head = heads.of_checkpoint(folder) if writes else heads.FAMILY_HEADS["encoder"]
         self.tokenizer = open_tokenizer(checkpoint.tokenizer)
-        self.model = checkpoints.open_checkpoint(checkpoint, head, trained_head=writes)
+        fills = not writes and self.tokenizer.mask_token is not None
+        try:
+            self.model = checkpoints.open_checkpoint(checkpoint, head, trained_head=writes or fills)
+        except ModelError:
+            if not fills:
+                raise
+            fills = False
+            self.model = checkpoints.open_checkpoint(checkpoint, head, trained_head=False)
         self.context = checkpoints.positions_of(self.model, self.tokenizer)
         self.about["context"] = self.context
+        from pipelines.models.attention_maps import OpenedModel
+        from pipelines.serving import trying
+
+        self._writer = trying.plain_writer(self.model, self.tokenizer)
+        seen = OpenedModel(self._writer.model, self.tokenizer, writes and bool(self.model.config.is_encoder_decoder))
         if not writes:
             self.about |= {"engine": "embed", "why": ""}
             self._answers["embed"] = self._embed
+            if fills:
+                self._offer(
+                    trying.fill_form(self.tokenizer), lambda _, values: trying.filled(self._writer, self._short(values))
+                )
+            self._offer(trying.similarity_form(), self._compare)
+            self._offer_attention(lambda: seen, self.model.config)
             return
         from pipelines.serving.engines import open_engine, text_ends
 
@@ -165,6 +225,49 @@ class ServedModel:
         self._engine, why = open_engine(self.model, self.tokenizer, self.context, self._broken)
         self.about |= {"engine": self._engine.name, "why": why}
         self._answers |= {"complete": self._complete, "chat": self._chat}
+        examples = trying.examples_of(self.abilities.kind)
+        if "chat" in self.abilities.can:
+            self._offer(trying.chat_form(examples), self._try_chat)
+        else:
+            self._offer(trying.complete_form(self._apart, examples), self._try_complete)
+        self._offer_attention(lambda: seen, self.model.config)
+
+    def _compare(self, number: int, values: Mapping[str, Any]) -> PageAnswer:
+        from pipelines.serving.embeddings import embed
+        from pipelines.serving.trying import compared, text_of
+
+        texts = [text_of(values, "text"), text_of(values, "other")]
+        return compared(embed(self.model, self.tokenizer, texts)[0])
+
+    def _short(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was filled in, where its text is no longer than the model reads. Raises CommandError."""
+        count = len(self.tokenizer(str(values.get("text") or ""), verbose=False)["input_ids"])
+        if self.context is not None and count > self.context:
+            raise CommandError(f"the text has {count} tokens, and the model reads {self.context}; shorten it")
+        return values
+
+    def _try_complete(self, number: int, values: Mapping[str, Any]) -> None:
+        from pipelines.serving.trying import text_of
+
+        text = text_of(values, "text")
+        self._side_by_side(number, values, checkpoints.text_ids(self.tokenizer, text, stays_open=not self._apart))
+
+    def _try_chat(self, number: int, values: Mapping[str, Any]) -> None:
+        from pipelines.serving.trying import conversation
+
+        text = prompt_text(self.tokenizer, conversation(values))
+        self._side_by_side(
+            number, values, self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        )
+
+    def _side_by_side(self, number: int, values: Mapping[str, Any], ids: list[int]) -> None:
+        """Begin the texts of a page, each written in another way."""
+        from pipelines.serving.trying import side_by_side
+
+        room = self._limit(ids, None)
+        over = partial(self._close, number)
+        texts = side_by_side(number, values, ids, room, self._writer, self._ends, self._channel, over)
+        self._begin(number, texts)
 
     def _broken(self, why: str) -> None:
         """The engine cannot go on, so neither can this process: the server starts another when it is asked again."""
@@ -208,14 +311,21 @@ class ServedModel:
             for place, (ids, limit) in enumerate(zip(prompts, limits, strict=True))
             for draw in range(copies)
         ]
+        self._begin(number, sequences)
+
+    def _begin(self, number: int, texts: Sequence[WrittenSequence | BeamSearch]) -> None:
+        """Let the texts of a question be written, by the engine or by themselves."""
         with self._lock:
-            self._open[number] = sequences
+            self._open[number] = texts
             gone = number in self._cancelled
             self._cancelled.discard(number)
         assert self._engine is not None
-        for each in sequences:
+        for each in texts:
             each.cancelled = gone
-            self._engine.submit(each)
+            if isinstance(each, WrittenSequence):
+                self._engine.submit(each)
+            else:
+                each.start()
 
     def _limit(self, ids: list[int], wanted: int | None) -> int:
         """Tokens that may be written behind a prompt. Raises CommandError where it is too long."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
+from pipelines.core.presentation import FormField, field_of
 from pipelines.core.recipe import trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.tasks.base import Task as LabelledTask
@@ -175,6 +176,38 @@ class TaskEvaluation:
     def score(self, task: Task) -> Score:
         """The task's scores as one function of what `SplitPredictions.answers` and `.labels` hold."""
         raise NotImplementedError
+
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        """What a person fills in for one row: a text for each column that is read."""
+        return tuple(field_of(column) for column in task.columns)
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str | list[str]]]:
+        """Rows to start from, each with a value for every field of the form."""
+        return ()
+
+    def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
+        """A sentence where rows have more tokens than the `length` that is read of them."""
+        texts = list(rows.texts)
+        pairs = None if rows.pairs is None else list(rows.pairs)
+        counts = [len(ids) for ids in tokenizer(texts, pairs, verbose=False)["input_ids"]]
+        return cut_sentence(counts, length)
+
+
+PAIRS = (
+    ("A man is playing the guitar.", "Someone plays an instrument."),
+    ("A man is playing the guitar.", "The train was late again."),
+)
+"""To start from, where two texts are compared."""
+
+
+def cut_sentence(counts: Sequence[int], length: int) -> str | None:
+    """What is said of inputs with so many tokens, of which `length` are read; None where none is longer."""
+    over = [count for count in counts if count > length]
+    if not over:
+        return None
+    if len(counts) == 1:
+        return f"The input has {over[0]:,} tokens, and the model reads {length:,}: the end was not read."
+    return f"{len(over):,} of {len(counts):,} inputs have more than the {length:,} tokens that are read: their ends were not."
 
 
 def evaluation_of(kind: str) -> TaskEvaluation:

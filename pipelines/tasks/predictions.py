@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.files import whole_file
 from pipelines.core.interfaces import Rows, Score, Task
+from pipelines.core.presentation import Marked, Number, Part, Piece, Writing, Writings, bars
+from pipelines.metrics.calibration import softmax
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals, intervals
 from pipelines.tasks.scored_examples import Columns, ScoredExamples, decision_columns, scored_decisions, scored_texts
 from pipelines.tasks.scoring import checked_logits, decide
@@ -126,6 +128,10 @@ class SplitPredictions:
         table = self.table().drop_columns(list(self.key_columns())).to_pydict()
         return self.inputs() | {"prediction": [str(each) for each in self.answers], **table}
 
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        """The answer to one example, as people are shown it."""
+        return (Marked(title="Answer", pieces=(Piece(text=str(self.answers[place])),)),)
+
     def inputs(self) -> Columns:
         """The first of these columns: `index`, and what was read."""
         columns: Columns = {"index": [int(each) for each in self.rows.index], "text": list(self.rows.texts)}
@@ -201,6 +207,13 @@ class ClassPredictions(LogitPredictions):
             return self.inputs() | {"prediction": [float(value) for value in logits[:, 0]]}
         return self.inputs() | decision_columns(logits, list(names))
 
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        names = task.head.labels
+        logits = checked_logits(self.logits, len(names) or 1, task.name)[place]
+        if not names:
+            return (Number(title="Value", value=float(logits[0])),)
+        return (bars(names, softmax(logits).tolist(), "Probability of each class"),)
+
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
 
@@ -250,6 +263,9 @@ class TextPredictions(SplitPredictions):
 
     def columns(self, task: Task) -> Columns:
         return self.inputs() | {"prediction": [str(text) for text in self.texts]}
+
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        return (Writings(writings=(Writing(title="Written", text=str(self.texts[place])),)),)
 
     def doubt(self, task: Task) -> str | None:
         if isinstance(task, AsText) and self.labels is not None:

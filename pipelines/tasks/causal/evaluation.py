@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED, Score, Task
+from pipelines.core.presentation import Part, Writing, Writings
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
@@ -36,6 +37,8 @@ from pipelines.tasks.scoring import score_texts
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.tasks.base import Task as LabelledTask
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
@@ -113,6 +116,10 @@ class CompletionPredictions(SplitPredictions):
             return ranges
         texts, references = (graded(task, column) for column in part)
         return ranges | corpus_intervals(task.metrics, texts, references, seed, resamples)
+
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        text = "" if self.texts is None else str(self.texts[place])
+        return (Writings(writings=(Writing(title="Written", text=text),)),)
 
     def scored_examples(self, task: Task) -> ScoredExamples | None:
         if self.texts is None or not task.metrics:
@@ -204,6 +211,9 @@ class CausalEvaluation(TaskEvaluation):
             generation=settings.words() if any(each.texts is not None for each in predicted) else None,
             details=details,
         )
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str]]:
+        return [("Name three things that can be seen in the sky at night.",), ("How do I make a cup of tea?",)]
 
     def score(self, task: Task) -> Score:
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from pipelines.core.decoding import SpanSettings
 from pipelines.core.files import write_json
-from pipelines.core.interfaces import Score, Task
+from pipelines.core.interfaces import Rows, Score, Task
+from pipelines.core.presentation import FormField, Marked, Part, Piece, bars, field_of
 from pipelines.metrics.base import counted_metric
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
@@ -34,8 +35,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
 
+    from pipelines.tasks.base import Task as LabelledTask
+
 NO_ANSWER = "(no answer)"
 """What is read for an answer that is none."""
+SHOWN = 6
+"""Answers that people are shown."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,30 @@ class SpanPredictions(SplitPredictions):
             "answer_start": starts,
         }
 
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        text, spans, context = str(self.answers[place]), self.spans[place], str((self.rows.pairs or ("",))[place])
+        best = list(spans.best)
+        scores = [span.score for span in best] + ([spans.null_score] if self.may_be_none or not best else [])
+        shares = softmax(np.array(scores)).tolist()
+        at = spans.best[0].answer_start if text else 0
+        cut = (context[:at], context[at : at + len(text)], context[at + len(text) :])
+        pieces = [
+            Piece(text=part, mark="answer" if number == 1 else "", share=shares[0] if number == 1 else None)
+            for number, part in enumerate(cut)
+            if part
+        ]
+        names = [span.text for span in best] + ([NO_ANSWER] if len(scores) > len(best) else [])
+        likely = sorted(range(len(names)), key=lambda each: -shares[each])[:SHOWN]
+        chosen = 0 if text else len(names) - 1
+        likely = likely if chosen in likely else [*likely[:-1], chosen]
+        listed = bars(
+            [names[each][:200] for each in likely],
+            [shares[each] for each in likely],
+            "The likeliest answers",
+            chosen=likely.index(chosen),
+        )
+        return (Marked(title="Answer in the text" if text else "No answer in the text", pieces=tuple(pieces)), listed)
+
     def doubt(self, task: Task) -> str | None:
         return constant_answer(self.benchmark, self.split, self.answers)
 
@@ -391,6 +420,20 @@ class ExtractiveQAEvaluation(TaskEvaluation):
         from pipelines.tasks.scoring import score_texts
 
         return score_texts(task)
+
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        question, context = task.columns
+        return (field_of(question, control="line"), field_of(context, "The answer is a part of this text."))
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str]]:
+        letters = (
+            "Ada Lovelace was born in London in 1815. Her notes on the Analytical Engine, published in 1843, hold what "
+            "many call the first computer program. Charles Babbage had designed the engine, which was never finished."
+        )
+        return [("When were the notes published?", letters), ("Who designed the engine?", letters)]
+
+    def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
+        return None  # windows reach to the end of every context
 
 
 def retrieved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
+from pipelines.core.presentation import FormField, Part, bars, field_of
+from pipelines.metrics.calibration import softmax
 from pipelines.metrics.classification import Accuracy
-from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, cut_sentence
 from pipelines.tasks.multiple_choice.task import LETTERS
 from pipelines.tasks.predictions import LogitPredictions, constant_prediction
 from pipelines.tasks.scored_examples import Columns, ScoredExamples, decision_columns, scored_decisions
@@ -21,6 +24,8 @@ from pipelines.tasks.scoring import checked_logits
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
+
+    from pipelines.tasks.base import Task as LabelledTask
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class OptionPredictions(LogitPredictions):
         rows: Any = self.rows
         letters = list(LETTERS[: self.logits.shape[1]])
         return self.inputs() | {"options": [list(row) for row in rows.options]} | decision_columns(self.logits, letters)
+
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        rows: Any = self.rows
+        options, letters = list(rows.options[place]), LETTERS[: self.logits.shape[1]]
+        return (bars(letters, softmax(self.logits[place]).tolist(), "Probability of each option", options),)
 
     def doubt(self, task: Task) -> str | None:
         return constant_prediction(self.benchmark, self.split, self.logits, tuple(LETTERS))
@@ -123,6 +133,34 @@ class MultipleChoiceEvaluation(TaskEvaluation):
     def score(self, task: Task) -> Score:
 
         return score_options(task)
+
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        choices: Any = task
+        if len(choices.option_columns) > 1:
+            return super().form(task)
+        *texts, options = super().form(task)
+        return (*texts, field_of(options.name, "One option a line.", control="lines"))
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str | list[str]]]:
+        choices: Any = task
+        contexts = [] if choices.context is None else ["The bakery opens at six. On Sundays it is closed all day."]
+        question = "When can bread be bought there?" if contexts else "She put the kettle on the stove, and"
+        blank = f"The bakery is closed on {choices.blank} ." if choices.blank else question
+        options = (
+            ["Sundays", "Mondays", "every morning", "holidays"]
+            if choices.blank
+            else ["On Sunday at noon", "On Monday at seven", "At any time", "Never"]
+            if contexts
+            else ["waited for the water to boil.", "painted the fence.", "fell into the lake.", "read the train."]
+        )
+        many = len(choices.option_columns)
+        listed: list[str | list[str]] = [options] if many == 1 else [*(options * many)[:many]]
+        return [(*contexts, blank, *listed)]
+
+    def unread(self, tokenizer: Any, rows: Any, length: int) -> str | None:
+        together = [[f"{text} {option}" for option in row] for text, row in zip(rows.texts, rows.options, strict=True)]
+        counts = [max(map(len, tokenizer(row, verbose=False)["input_ids"])) for row in together]
+        return cut_sentence(counts, length)
 
 
 def _by_article(

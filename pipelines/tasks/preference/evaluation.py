@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.model_types import looks_back_only
+from pipelines.core.presentation import Part, bars
 from pipelines.core.registry import BASELINES
+from pipelines.metrics.calibration import softmax
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import (
     EvaluationRequest,
@@ -47,6 +49,13 @@ class PairPredictions(LogitPredictions):
             [each.completion for each in rows.chosen],
             [each.completion for each in preferred],
         )
+
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        rows: Any = self.rows
+        scores = self.logits[place]
+        answers = [rows.chosen[place].completion, rows.rejected[place].completion]
+        names = [f"score {score:.3g}" for score in scores]
+        return (bars(names, softmax(scores).tolist(), "Which of two answers is better", answers),)
 
     def doubt(self, task: Task) -> str | None:
         if len(self.logits) > 1 and np.ptp(self.logits) == 0:

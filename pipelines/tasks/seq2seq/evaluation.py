@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
+    from pipelines.tasks.base import Task as LabelledTask
 
 
 class Seq2SeqEvaluation(TaskEvaluation):
@@ -32,6 +34,9 @@ class Seq2SeqEvaluation(TaskEvaluation):
             )
             written.append(TextPredictions(request.choice.name, split, suffix, rows, texts))
         return Predictions(written, length, generation=generation.model_dump())
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str]]:
+        return [("A man in a blue shirt is standing on a ladder.",), ("Two dogs are playing in the snow.",)]
 
     def score(self, task: Task) -> Score:
         from pipelines.tasks.scoring import score_texts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED, Score, Task
+from pipelines.core.presentation import FormField, Marked, Part, Piece, Sentence, field_of
 from pipelines.core.scores import score_names
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
@@ -23,6 +24,8 @@ from pipelines.tasks.scored_examples import Columns, ScoredExamples
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
+
+    from pipelines.tasks.base import Task as LabelledTask
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,17 @@ class TagPredictions(SplitPredictions):
             ],
         }
 
+    def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
+        rows: Any = self.rows
+        words, tags = list(rows.words[place]), in_words([self.answers[place]], self.names)[0]
+        shares = softmax(np.nan_to_num(self.logits[place])).max(axis=-1).tolist()
+        unread = np.isnan(self.logits[place][:, 0])
+        marked = Marked(title="Tags", pieces=tuple(_pieces(words, tags, shares, unread.tolist())))
+        if not unread.any():
+            return (marked,)
+        sentence = f"{int(unread.sum())} of {len(words)} words have no tag: they stand behind the end of what is read."
+        return (marked, Sentence(text=sentence))
+
     def inputs(self) -> Columns:
         rows: Any = self.rows
         return {"index": [int(each) for each in rows.index], "tokens": [list(words) for words in rows.words]}
@@ -127,6 +141,25 @@ class TagPredictions(SplitPredictions):
                 "logits": pa.array([each.ravel() for each in self.logits], pa.list_(pa.float32())),
             }
         )
+
+
+def _pieces(
+    words: Sequence[str], tags: Sequence[str], shares: Sequence[float], unread: Sequence[bool]
+) -> Iterator[Piece]:
+    """The words with their tags, those of one entity (B-X I-X …) as one piece with the least of their probabilities."""
+    group: list[str] = []
+    mark, share = "", 1.0
+    for word, tag, chance, out in zip(words, tags, shares, unread, strict=True):
+        beginning, _, entity = tag.partition("-")
+        name = "" if tag == OUTSIDE or out else entity if entity and beginning in ("B", "I") else tag
+        goes_on = bool(name) and bool(entity) and beginning == "I" and name == mark
+        if group and not goes_on:
+            yield Piece(text=" ".join(group), mark=mark, share=share if mark else None)
+            group, share = [], 1.0
+        group.append(word)
+        mark, share = name, min(share, chance)
+    if group:
+        yield Piece(text=" ".join(group), mark=mark, share=share if mark else None)
 
 
 def _ragged(rows: Sequence[object]) -> NDArray[Any]:
@@ -196,6 +229,16 @@ class TokenClassificationEvaluation(TaskEvaluation):
     def score(self, task: Task) -> Score:
 
         return score_tags(task)
+
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        (words,) = task.columns
+        return (field_of(words, "Words and signs with a space between them: each gets a tag.", control="words"),)
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[list[str]]]:
+        return [(text.split(),) for text in ("Ada Lovelace wrote to Charles Babbage in London .", "Return the sum of all items .")]
+
+    def unread(self, tokenizer: Any, rows: Any, length: int) -> str | None:
+        return None  # words without a tag are told with the tags
 
 
 def _of_tokens(outputs: ModelOutput, inputs: Any) -> list[Any]:
