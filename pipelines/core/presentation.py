@@ -37,9 +37,9 @@ class FormField(_Part):
     name: Name
     """The column of a task, or the name of a setting."""
     label: Label
-    control: Literal["text", "line", "words", "lines", "number", "ways", "dialogue"] = "text"
+    control: Literal["text", "line", "words", "lines", "number", "ways", "dialogue", "pick"] = "text"
     """`words` are the words of a text as a list, `lines` one text a line, `ways` several of `choices`, `dialogue` what
-    was said before."""
+    was said before, `pick` what buttons of the answer choose."""
     hint: Label = ""
     needed: bool = True
     value: Label = ""
@@ -65,6 +65,8 @@ class Form(_Part):
     streams: bool = False
     """Whether texts are told while they are written."""
     note: Label = ""
+    gap: Label = ""
+    """What the command's text has where people may write `___`."""
 
 
 class Bar(_Part):

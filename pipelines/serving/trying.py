@@ -403,6 +403,7 @@ def fill_form(tokenizer: PreTrainedTokenizerBase) -> Form:
             FormField(name="text", label="Text with gaps", hint=f"{GAP} or {tokenizer.mask_token} stands for a word."),
         ),
         examples=({"text": f"The old man {GAP} at the sea."}, {"text": f"She {GAP} the letter and {GAP} the door."}),
+        gap=str(tokenizer.mask_token),
     )
 
 
@@ -460,7 +461,7 @@ def attention_form(family: Family, pairs: bool) -> Form:
     target = FormField(
         name="target", label="What the decoder reads", hint="Empty: its own answer.", control="line", needed=False
     )
-    pick = FormField(name="head", label="Head", control="line", needed=False, hint="Such as encoder:2.1")
+    pick = FormField(name="head", label="Head", control="pick", needed=False)
     return Form(
         name="attention",
         title="What does it look at?",

@@ -22,7 +22,7 @@ from service.openai import inference
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
-from service.web import access, compare, job, submit
+from service.web import access, compare, job, submit, trying
 from service.web import jobs as job_pages
 from service.web import models as model_pages
 from service.web.rendering import STATIC, Assets
@@ -41,7 +41,7 @@ ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
-PAGES = (access, job_pages, job, compare, model_pages, submit)
+PAGES = (access, job_pages, job, compare, model_pages, trying, submit)
 
 
 def create_app(
@@ -79,7 +79,7 @@ def create_app(
         app.include_router(part.router, prefix="/v1")
     mount(app)
     app.add_middleware(administration.Acting)
-    app.add_middleware(BodyLimit, limit_of=_limit, refuse=_refuse)
+    app.add_middleware(BodyLimit, limit_of=_limit, refuse=refuse_body)
     app.add_middleware(DiskGuard)
     app.add_middleware(KnownHosts)
     app.add_middleware(health.RequestCounter)
@@ -103,6 +103,7 @@ def mount(app: FastAPI) -> None:
     """Add every page and the static files. The API must have set `app.state.service`."""
     service = app.state.service
     app.state.web_sessions = Sessions(service.store, service.settings.home)
+    app.state.try_host = trying.ServiceHost(service)
     for module in PAGES:
         app.include_router(module.router)
     app.mount("/static", Assets(directory=STATIC), name="static")
@@ -116,7 +117,8 @@ def _limit(scope: Scope) -> int:
     return BODY_BYTES
 
 
-def _refuse(scope: Scope, error: HTTPException) -> ASGIApp:
+def refuse_body(scope: Scope, error: HTTPException) -> ASGIApp:
+    """The answer to a body that is too long."""
     response: Response = problems.respond(Request(scope), problems.problem_of(error))
     return response
 

@@ -52,7 +52,7 @@ async def predict(
 ) -> Predictions:
     """What a classifier, a tagger, a reader or a chooser says, as `finery predict` says it."""
     model = await run_in_threadpool(servable, service, caller, name, "predict", fingerprint)
-    end = await while_heard(request, last_word(service, caller, model, "predict", body.model_dump()))
+    end = await while_heard(request, last_word(service.served, caller.token, model, "predict", body.model_dump()))
     return Predictions(
         model=model.name,
         fingerprint=model.fingerprint,

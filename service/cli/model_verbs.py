@@ -372,6 +372,29 @@ DataFolder = Annotated[
 ]
 
 
+@app.command("try")
+def try_model(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="A published folder, such as registry/NAME, or a stage's.", show_default=False
+        ),
+    ],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="P", help="0 takes a free one.")] = 8322,
+    gpus: Annotated[
+        str, typer.Option("--gpus", metavar="LIST", help="GPUs that the model may use, such as 0; none by default.")
+    ] = "",
+    isolation: Annotated[
+        str, typer.Option("--isolation", metavar="HOW", help="auto, bubblewrap, landlock or none.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Try a model on a page at 127.0.0.1: predictions, texts side by side, gaps, attention, its card. Ctrl-C ends it."""
+    from service.cli.trying import try_folder
+
+    raise typer.Exit(try_folder(folder, port, gpus, isolation, as_json))
+
+
 @app.command()
 def verify(
     folder: Published,

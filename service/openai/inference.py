@@ -57,7 +57,7 @@ async def complete(body: CompletionBody, request: Request, service: ServiceOf, c
 async def embed(body: EmbeddingBody, request: Request, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
     """The vectors of texts."""
     model = await _model(service, caller, body.model, "embed")
-    end = await while_heard(request, last_word(service, caller, model, "embed", body.question()))
+    end = await while_heard(request, last_word(service.served, caller.token, model, "embed", body.question()))
     vectors = end["vectors"]
     size = len(vectors[0])
     if body.dimensions not in (None, size):

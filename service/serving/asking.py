@@ -14,6 +14,7 @@ from pipelines.core.model_abilities import Ability, abilities_of
 from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.models import model_of
 from service.api.problems import Problem
+from service.serving.processes import ModelProcesses
 from service.store.errors import NotFound
 from service.store.results import PublishedModel
 
@@ -45,11 +46,11 @@ def servable(
 
 
 async def last_word(
-    service: Service, caller: Caller, model: PublishedModel, do: Ability, fields: Mapping[str, Any]
+    served: ModelProcesses, token: str, model: PublishedModel, do: str, fields: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The end of an answer that comes in one piece. Raises Problem."""
-    async with service.served.question(caller.token, model, do, fields) as opened:
-        async for part in opened.parts(service.settings.serve_seconds):
+    """The end of an answer, whatever came before it. Raises Problem."""
+    async with served.question(token, model, do, fields) as opened:
+        async for part in opened.parts(served.seconds):
             if "end" in part:
                 end: Mapping[str, Any] = part["end"]
                 return end

@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pipelines.core.errors import CommandError
 from service.api.problems import Problem
@@ -33,6 +34,19 @@ LOOK_SECONDS = 1.0
 """How often idle processes are looked for."""
 WAIT_SECONDS = 290.0
 """How long a question waits for a process to open its model."""
+
+
+@dataclass(frozen=True)
+class ServingState:
+    """How far a model's process is."""
+
+    name: Literal["asleep", "starting", "ready", "failed"]
+    seconds: float = 0.0
+    """Since it was started, or since it could not be opened."""
+    why: str = ""
+    """Why the model cannot be opened."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What the process says of the model when it is ready. It is not trusted."""
 
 
 class ModelProcesses:
@@ -75,6 +89,35 @@ class ModelProcesses:
                 self._asking[token] -= 1
                 if not self._asking[token]:
                     del self._asking[token]
+
+    @property
+    def seconds(self) -> float:
+        """How long one question may take."""
+        return self._settings.serve_seconds
+
+    def begin(self, model: PublishedModel) -> None:
+        """Start a model's process, where it does not run, and ask nothing yet. Raises Problem."""
+        self._started(model)
+
+    def state(self, model: PublishedModel) -> ServingState:
+        """How far a model's process is."""
+        with self._lock:
+            process = self._processes.get(model.id)
+            if process is None:
+                failed, why = self._failed.get(model.id, (0.0, ""))
+                seconds = time.monotonic() - failed
+                return ServingState("failed", seconds, why) if why and seconds < FAILED_SECONDS else ServingState("asleep")
+            if not process.ready.done():
+                return ServingState("starting", max(0.0, time.time() - process.started))
+            failure = process.ready.exception()
+            if failure is not None:
+                return ServingState("failed", why=str(failure))
+            return ServingState("ready", about=process.ready.result())
+
+    async def about(self, model: PublishedModel) -> Mapping[str, Any]:
+        """What the model's process says of it, which is started where it does not run. Raises Problem."""
+        process = await self._ready(model)
+        return process.ready.result()
 
     def living(self) -> list[ModelProcess]:
         """The processes that are started, those that are ending among them."""
