@@ -273,8 +273,8 @@ def _decoder_ids(
     limit = min(request.limit, checkpoints.positions_of(model, tokenizer) or request.limit)
     start = checkpoints.start_token(model, tokenizer)
     if request.target is None and has_words:
-        given = "No --target was given" if request.hints else "No text was given for the decoder"
-        notes.append(f"{given}: the decoder reads the model's own answer.")
+        if request.hints:
+            notes.append("No --target was given: the decoder reads the model's own answer.")
         with torch.no_grad():
             if at_once:
                 return checkpoints.written_at_once(model, tokenizer, inputs)[:, :limit]

@@ -152,14 +152,15 @@ class ServedModel:
         if answer is not None:
             self._channel.send({"id": number, "end": plain(answer)})
 
-    def _offer_attention(self, opened: Callable[[], OpenedModel], config: Any) -> None:
+    def _offer_attention(self, opened: Callable[[], OpenedModel], config: Any, examples: Sequence[str] = ()) -> None:
         """Of any model: one that forms no maps says so when it is asked."""
         from pipelines.models.heads import family_of
         from pipelines.serving.trying import attention_form, attention_shown
 
         kept = cache(opened)
         pairs = bool(getattr(config, "type_vocab_size", 0) or 0)
-        self._offer(attention_form(family_of(config), pairs), lambda _, values: attention_shown(kept(), values))
+        form = attention_form(family_of(config), pairs, examples)
+        self._offer(form, lambda _, values: attention_shown(kept(), values))
 
     # ---- models that predict ------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class ServedModel:
             from pipelines.serving.trying import twin
 
             model, tokenizer = predictor.open_model()
-            return OpenedModel(twin(model), tokenizer, False)
+            return OpenedModel(twin(model).base_model, tokenizer, False)  # heads of options take texts in another shape
 
         self._offer_attention(opened, predictor.open_model()[0].config)
 
@@ -230,7 +231,7 @@ class ServedModel:
             self._offer(trying.chat_form(examples), self._try_chat)
         else:
             self._offer(trying.complete_form(self._apart, examples), self._try_complete)
-        self._offer_attention(lambda: seen, self.model.config)
+        self._offer_attention(lambda: seen, self.model.config, examples if self._apart else ())
 
     def _compare(self, number: int, values: Mapping[str, Any]) -> PageAnswer:
         from pipelines.serving.embeddings import embed
@@ -256,9 +257,7 @@ class ServedModel:
         from pipelines.serving.trying import conversation
 
         text = prompt_text(self.tokenizer, conversation(values))
-        self._side_by_side(
-            number, values, self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        )
+        self._side_by_side(number, values, self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _side_by_side(self, number: int, values: Mapping[str, Any], ids: list[int]) -> None:
         """Begin the texts of a page, each written in another way."""

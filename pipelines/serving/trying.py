@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers import GenerationConfig
 
 from pipelines.commands.generate import (
     GenerateRequest,
@@ -88,6 +89,7 @@ SETTINGS = (
     FormField(name="seed", label="Seed of the sample", control="number", value="1", low=0, high=2**31, whole=True),
 )
 CONTINUED = ({"text": "It was a dark and quiet night, and"}, {"text": "The old man looked at the sea"})
+SENTENCE = "The cat that chased the mouse was tired."
 COMPARED = (
     {"text": "The train is late again.", "other": "Once more the train does not come in time."},
     {"text": "The train is late again.", "other": "Whales are mammals."},
@@ -104,6 +106,7 @@ def plain_writer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     """A twin that `generate` can be called of."""
     other = twin(model)
     tokens = special_tokens(other, tokenizer)
+    other.generation_config = GenerationConfig(**tokens)
     return TextGenerator(other, tokenizer, family_of(other.config), GenerateRequest("this model"), tokens)
 
 
@@ -284,7 +287,7 @@ class BeamSearch:
     def _search(self, tell: Callable[[str], None]) -> tuple[list[int], list[float], bool]:
         """(tokens, their log-probabilities, whether the text ended by itself)."""
         import torch
-        from transformers import GenerationConfig, LogitsProcessorList
+        from transformers import LogitsProcessorList
 
         writer, last = self._writer, [0.0]
         decoder = writer.family == "decoder"
@@ -301,9 +304,7 @@ class BeamSearch:
 
         ids = torch.tensor([self._prompt], device=writer.model.device)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        settings = GenerationConfig(
-            **writer.tokens, do_sample=False, num_beams=self._beams, max_new_tokens=self._limit
-        )
+        settings = GenerationConfig(**writer.tokens, do_sample=False, num_beams=self._beams, max_new_tokens=self._limit)
         with torch.inference_mode():
             whole = writer.model.generate(
                 **inputs, generation_config=settings, logits_processor=LogitsProcessorList([watch])
@@ -453,7 +454,7 @@ def compared(vectors: NDArray[np.float32]) -> Answer:
     return Answer(parts=(Number(title="Cosine of the two texts", value=cosine, low=-1.0, high=1.0),))
 
 
-def attention_form(family: Family, pairs: bool) -> Form:
+def attention_form(family: Family, pairs: bool, examples: Sequence[str] = ()) -> Form:
     """For every model whose layers tell what they look at. `pairs` are read together by models with segments."""
     pair = FormField(
         name="pair", label="Second text", hint="Read together with the first.", control="line", needed=False
@@ -472,7 +473,7 @@ def attention_form(family: Family, pairs: bool) -> Form:
             *([target] if family == "encoder-decoder" else []),
         ),
         settings=(pick,),
-        examples=({"text": "The cat that chased the mouse was tired."},),
+        examples=tuple({"text": text} for text in examples or (SENTENCE,)),
         note="Attention is what a head reads from, not a proof of why the model answers as it does.",
     )
 
@@ -480,9 +481,7 @@ def attention_form(family: Family, pairs: bool) -> Form:
 def attention_shown(opened: OpenedModel, values: Mapping[str, Any]) -> Answer:
     """All heads small and one of them whole. Raises FineryError."""
     pair, target = (str(values.get(name) or "").strip() or None for name in ("pair", "target"))
-    request = AttentionRequest(
-        "this model", text_of(values, "text"), pair, target, limit=TOKENS_SHOWN, hints=False
-    )
+    request = AttentionRequest("this model", text_of(values, "text"), pair, target, limit=TOKENS_SHOWN, hints=False)
     maps = attend(request, opened)
     sections = [_with_means(section) for section in maps.sections]
     wanted, layer, head = _picked(str(values.get("head") or ""), sections)

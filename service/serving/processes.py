@@ -106,7 +106,9 @@ class ModelProcesses:
             if process is None:
                 failed, why = self._failed.get(model.id, (0.0, ""))
                 seconds = time.monotonic() - failed
-                return ServingState("failed", seconds, why) if why and seconds < FAILED_SECONDS else ServingState("asleep")
+                return (
+                    ServingState("failed", seconds, why) if why and seconds < FAILED_SECONDS else ServingState("asleep")
+                )
             if not process.ready.done():
                 return ServingState("starting", max(0.0, time.time() - process.started))
             failure = process.ready.exception()

@@ -47,6 +47,8 @@ PREFIX = "v."
 MOST_TURNS = 200
 LONGEST = 200_000
 """Characters of what is filled in, all together."""
+SHORT = 40
+"""Letters of an example's name."""
 TONES = 7
 """Colours that marks are told apart by, over and again."""
 STEPS = 20
@@ -115,7 +117,9 @@ def unaskable(model: PublishedModel) -> str:
     if abilities is None:
         return "The files of this model do not say what kind of model it is, so it cannot be tried."
     if not abilities.can:
-        return f"This model {DESCRIPTIONS[abilities.kind]} in a way that no process here answers, so it cannot be tried."
+        return (
+            f"This model {DESCRIPTIONS[abilities.kind]} in a way that no process here answers, so it cannot be tried."
+        )
     return ""
 
 
@@ -205,6 +209,14 @@ def shown_in(field: FormField, values: Mapping[str, str | Sequence[str]]) -> str
     return {"words": " ", "ways": ","}.get(field.control, "\n").join(value)
 
 
+def beginning(example: Mapping[str, str | Sequence[str]]) -> str:
+    """What an example is called: how its first two values begin."""
+    values = list(example.values())[:2]
+    most = SHORT // max(1, len(values))
+    texts = [" ".join(each.split() if isinstance(each, str) else each) for each in values]
+    return " / ".join(text if len(text) <= most else f"{text[: most - 1].rstrip()}…" for text in texts)
+
+
 def gone_on(form: Form, given: Mapping[str, Any], values: Filled) -> Filled:
     """A dialogue that goes on with one of the answers: what was said and answered becomes a part of it."""
     said = next((field.name for field in form.fields if field.control == "dialogue"), None)
@@ -262,7 +274,7 @@ def same_answer(form: Form, values: Filled, model: PublishedModel, address: str,
     path, body = request
     text = json.dumps(body, ensure_ascii=False)
     curl = (
-        f"curl -s {shlex.quote(address + path)} \\\n  -H \"Authorization: Bearer $FINERY_TOKEN\" "
+        f'curl -s {shlex.quote(address + path)} \\\n  -H "Authorization: Bearer $FINERY_TOKEN" '
         f"-H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
     )
     return [("curl", curl), ("Python", _python(path, body, address)), *found]
@@ -273,9 +285,7 @@ def _command(form: Form, asked: Filled, values: Filled, place: str) -> str:
     if form.name == "predict":
         return f"echo {shlex.quote(json.dumps(asked, ensure_ascii=False))} | finery predict {shlex.quote(place)} -"
     if form.name == "attention":
-        options = [
-            item for name in ("pair", "target") if name in asked for item in (f"--{name}", str(asked[name]))
-        ]
+        options = [item for name in ("pair", "target") if name in asked for item in (f"--{name}", str(asked[name]))]
         layer, _, head = str(values.get("head") or "").partition(":")[2].partition(".")
         options += ["--layer", layer] if layer else []
         options += ["--head", head] if head not in ("", "0") else []
@@ -348,23 +358,28 @@ def _context(request: Request, visitor: Visitor, model: PublishedModel, state: S
         "values": {},
         "prefix": PREFIX,
         "shown_in": shown_in,
+        "beginning": beginning,
     }
 
 
-def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: Answer) -> str:
-    host = host_of(request)
-    address = str(request.base_url).rstrip("/")
+def drawn_answer(form: Form, values: Filled, answer: Answer, same: Sequence[tuple[str, str]]) -> str:
+    """An answer as a part of the page."""
     return partial(
         "parts/try_answer.html.jinja",
         form=form,
         values=values,
         answer=answer,
-        same=same_answer(form, values, model, address, host.local),
+        same=same,
         prefix=PREFIX,
         tones=tones,
         shade=shade,
         small_picture=small_picture,
     )
+
+
+def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: Answer) -> str:
+    address, local = str(request.base_url).rstrip("/"), host_of(request).local
+    return drawn_answer(form, values, answer, same_answer(form, values, model, address, local))
 
 
 def _whole(
@@ -456,7 +471,9 @@ async def try_form(request: Request, visitor: Sending, model_id: str, name: str)
         problem, status = error, error.status
         html = partial("parts/error.html.jinja", problem=error, title="")
     if swapped:
-        return Response(html, status, media_type="text/html", headers={**HEADERS, **(problem.headers if problem else {})})
+        return Response(
+            html, status, media_type="text/html", headers={**HEADERS, **(problem.headers if problem else {})}
+        )
     return _whole(request, visitor, model, state, status, values={name: values}, answers={name: html})
 
 

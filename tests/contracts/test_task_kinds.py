@@ -11,11 +11,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from pydantic import ValidationError
 
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.load import loads
+from pipelines.core.presentation import Answer, Form, field_of, plain
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
@@ -24,6 +26,7 @@ from pipelines.tasks.base import HELD_OUT, Task
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions
 from pipelines.tasks.training import TaskTraining, training_of
+from service.web.trying import drawn_answer
 from tests import tiny
 
 ROWS = 30
@@ -155,6 +158,26 @@ def test_its_predictions_are_explained_and_shown(predicted: tuple[Task, SplitPre
     if examples is not None:
         assert len(examples.gold) == len(examples.answers) == len(examples.wrong) == len(examples.badness) == ROWS
         assert len(mistakes(predictions, examples)) == examples.wrong.sum()
+
+
+def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[Task, SplitPredictions], kind: str):
+    task, predictions = predicted
+    evaluation = evaluation_of(task.kind)
+    fields = evaluation.form(task)
+    assert [each.name for each in fields] == list(task.columns)
+    for example in evaluation.examples(task):
+        assert len(example) == len(fields)
+        assert [isinstance(value, list) for value in example] == [each.control in ("words", "lines") for each in fields]
+    parts = predictions.shown(task, 1)
+    assert Answer.model_validate(plain(Answer(parts=parts))).parts == parts
+    form = Form(name="predict", title="?", button="Ask", fields=fields or (field_of("text"),))
+    answer = Answer(parts=parts, notes=("<b>cut</b>",))
+    html = drawn_answer(form, {each.name: "" for each in form.fields}, answer, [("curl", "echo '<i>'")])
+    assert "&lt;b&gt;cut" in html
+    assert "<i>" not in html
+    assert len(html) > 200
+    texts = [part.text for each in parts for part in getattr(each, "pieces", ()) if part.text.strip()]
+    assert all(str(escape(text.strip())) in html for text in texts)
 
 
 def test_every_benchmark_is_of_a_kind_of_the_table():

@@ -30,7 +30,10 @@ class ClassificationEvaluation(TaskEvaluation):
     def examples(self, task: LabelledTask) -> Sequence[Sequence[str]]:
         if len(task.columns) == 2:
             return PAIRS
-        return [(text,) for text in ("A warm and funny film, and never a minute too long.", "The story goes nowhere, slowly.")]
+        return [
+            (text,)
+            for text in ("A warm and funny film, and never a minute too long.", "The story goes nowhere, slowly.")
+        ]
 
     def score(self, task: Task) -> Score:
         return score_decisions(task)

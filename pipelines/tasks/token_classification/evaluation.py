@@ -235,7 +235,10 @@ class TokenClassificationEvaluation(TaskEvaluation):
         return (field_of(words, "Words and signs with a space between them: each gets a tag.", control="words"),)
 
     def examples(self, task: LabelledTask) -> Sequence[Sequence[list[str]]]:
-        return [(text.split(),) for text in ("Ada Lovelace wrote to Charles Babbage in London .", "Return the sum of all items .")]
+        return [
+            (text.split(),)
+            for text in ("Ada Lovelace wrote to Charles Babbage in London .", "Return the sum of all items .")
+        ]
 
     def unread(self, tokenizer: Any, rows: Any, length: int) -> str | None:
         return None  # words without a tag are told with the tags

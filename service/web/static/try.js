@@ -27,6 +27,12 @@
     if (form) stopWaiting(form);
   });
 
+  // htmx sends the buttons within a form; those of an answer stand outside of it.
+  document.addEventListener("htmx:configRequest", (event) => {
+    const button = event.detail.triggeringEvent?.submitter;
+    if (button?.name && button.closest(".answer")) event.detail.formData.set(button.name, button.value);
+  });
+
   // Several texts side by side, while they are written.
   const running = new WeakMap();
   function columns(answer, titles) {

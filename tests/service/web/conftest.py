@@ -86,6 +86,7 @@ def served(home: Path) -> Iterator[Site]:
     yield made
     server.should_exit = True
     thread.join(10)
+    app.state.service.served.close()
     store.close()
 
 
