@@ -1,9 +1,17 @@
-"""Takes the pictures in docs/screenshots: `python -m tests.service.web.screenshots`, on a machine with Chromium and Pillow."""
+"""Takes the pictures in docs/screenshots: `python -m tests.service.web.screenshots`, on a machine with Chromium and Pillow.
+
+With a published folder of a model that writes, such as one of configs/recipes/translate-en-de.yaml, it takes the picture of
+`finery try` instead: `python -m tests.service.web.screenshots registry/translate`.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -140,5 +148,26 @@ def main() -> None:
         browser.close()
 
 
+def tried(folder: str) -> None:
+    """The page on which a model that writes is tried, with texts and attention."""
+    from playwright.sync_api import sync_playwright
+
+    command = [sys.executable, "-m", "service.cli", "try", folder, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child, sync_playwright() as driver:
+        assert child.stdout is not None
+        address = json.loads(child.stdout.readline())["url"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 1500}).new_page()
+        page.goto(address)
+        page.wait_for_selector("#form-complete", timeout=120_000)
+        for form in ("complete", "attention"):
+            page.fill(f"#f-{form}-text", "A man in a blue shirt is standing on a ladder.")
+            page.click(f"#form-{form} button.main")
+            page.wait_for_selector(f"#answer-{form} .same")
+        _save(page.screenshot(), "try")
+        browser.close()
+        child.send_signal(signal.SIGINT)
+
+
 if __name__ == "__main__":
-    main()
+    tried(sys.argv[1]) if sys.argv[1:] else main()
