@@ -483,7 +483,7 @@ def attention_shown(opened: OpenedModel, values: Mapping[str, Any]) -> Answer:
     pair, target = (str(values.get(name) or "").strip() or None for name in ("pair", "target"))
     request = AttentionRequest("this model", text_of(values, "text"), pair, target, limit=TOKENS_SHOWN, hints=False)
     maps = attend(request, opened)
-    sections = [_with_means(section) for section in maps.sections]
+    sections = [_with_means(section) for section in reversed(maps.sections)]  # across two texts first
     wanted, layer, head = _picked(str(values.get("head") or ""), sections)
     cells = sum(section.weights.size for section in sections)
     views = []
@@ -529,10 +529,9 @@ def _with_means(section: AttentionSection) -> AttentionSection:
 
 
 def _picked(text: str, sections: Sequence[AttentionSection]) -> tuple[str, int, int]:
-    """(section, layer, head) of `cross:2.1`; the mean of the last layer of the last section where none is named."""
-    last = sections[-1]
+    """(section, layer, head) of `cross:2.1`; the mean of the last layer of the first section where none is named."""
     if not text:
-        return last.name, last.layers[-1], 0
+        return sections[0].name, sections[0].layers[-1], 0
     name, _, place = text.partition(":")
     layer, _, head = place.partition(".")
     section = next((each for each in sections if each.name == name), None)

@@ -285,8 +285,9 @@ class SpanPredictions(SplitPredictions):
         ]
         names = [span.text for span in best] + ([NO_ANSWER] if len(scores) > len(best) else [])
         likely = sorted(range(len(names)), key=lambda each: -shares[each])[:SHOWN]
-        chosen = 0 if text else len(names) - 1
-        likely = likely if chosen in likely else [*likely[:-1], chosen]
+        chosen, none = 0 if text else len(names) - 1, len(names) - 1
+        for needed in (chosen, none) if len(names) > len(best) else (chosen,):
+            likely = likely if needed in likely else [*likely[:-1], needed]
         listed = bars(
             [names[each][:200] for each in likely],
             [shares[each] for each in likely],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED, Score, Task
-from pipelines.core.presentation import FormField, Marked, Part, Piece, Sentence, field_of
+from pipelines.core.presentation import MOST_WORDS, FormField, Marked, Part, Piece, Sentence, field_of
 from pipelines.core.scores import score_names
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
@@ -111,7 +111,7 @@ class TagPredictions(SplitPredictions):
         words, tags = list(rows.words[place]), in_words([self.answers[place]], self.names)[0]
         shares = softmax(np.nan_to_num(self.logits[place])).max(axis=-1).tolist()
         unread = np.isnan(self.logits[place][:, 0])
-        marked = Marked(title="Tags", pieces=tuple(_pieces(words, tags, shares, unread.tolist())))
+        marked = Marked(title="Tags", pieces=tuple(_pieces(words, tags, shares, unread.tolist()))[:MOST_WORDS])
         if not unread.any():
             return (marked,)
         sentence = f"{int(unread.sum())} of {len(words)} words have no tag: they stand behind the end of what is read."
@@ -147,19 +147,19 @@ def _pieces(
     words: Sequence[str], tags: Sequence[str], shares: Sequence[float], unread: Sequence[bool]
 ) -> Iterator[Piece]:
     """The words with their tags, those of one entity (B-X I-X …) as one piece with the least of their probabilities."""
-    group: list[str] = []
-    mark, share = "", 1.0
+    groups: list[tuple[list[str], str, float]] = []
     for word, tag, chance, out in zip(words, tags, shares, unread, strict=True):
         beginning, _, entity = tag.partition("-")
         name = "" if tag == OUTSIDE or out else entity if entity and beginning in ("B", "I") else tag
-        goes_on = bool(name) and bool(entity) and beginning == "I" and name == mark
-        if group and not goes_on:
-            yield Piece(text=" ".join(group), mark=mark, share=share if mark else None)
-            group, share = [], 1.0
-        group.append(word)
-        mark, share = name, min(share, chance)
-    if group:
-        yield Piece(text=" ".join(group), mark=mark, share=share if mark else None)
+        if groups and name == groups[-1][1] and (not name or (entity and beginning == "I")):
+            group, _, least = groups.pop()
+            groups.append(([*group, word], name, min(least, chance)))
+        else:
+            groups.append(([word], name, chance))
+    for place, (group, name, least) in enumerate(groups):
+        if place:
+            yield Piece(text=" ")
+        yield Piece(text=" ".join(group), mark=name, share=least if name else None)
 
 
 def _ragged(rows: Sequence[object]) -> NDArray[Any]:

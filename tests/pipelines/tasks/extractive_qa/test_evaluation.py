@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from pipelines.core.decoding import SpanSettings
-from pipelines.tasks.extractive_qa.evaluation import Window, best_spans, grouped
+from pipelines.core.presentation import Bars, Marked
+from pipelines.tasks.extractive_qa.evaluation import (
+    NO_ANSWER,
+    Span,
+    SpanAnswer,
+    SpanPredictions,
+    Window,
+    best_spans,
+    grouped,
+)
+from pipelines.tasks.extractive_qa.task import QuestionRows
 
 TEXT = " ".join(f"w{number}" for number in range(30))
 OFFSETS = [
@@ -107,3 +117,30 @@ def test_a_window_without_a_fitting_span_offers_none():
 
 def test_windows_come_back_by_row():
     assert grouped(np.array([0, 0, 1, 2, 2]), list("abcde")) == [["a", "b"], ["c"], ["d", "e"]]
+
+
+def test_an_answer_is_shown_in_its_text_and_beside_it_no_answer():
+    text = "He left in May, and in June."
+    found = [
+        Span(part, 4.0 - place, 0.0, 0, 0, 0, text.index(part)) for place, part in enumerate(("May", "in May", "June"))
+    ]
+    rows = QuestionRows(["When?"], [text], None, [0], ids=["1"])
+    many = [*found, *(Span(f"x{place}", 0.5, 0.0, 0, 0, 0, 0) for place in range(9))]
+
+    def shown(null_score, may_be_none=True):
+        spans = [SpanAnswer(many, null_score)]
+        return SpanPredictions("x", "test", "", rows, spans, ["When?"], may_be_none, 0.0).shown(None)
+
+    marked, listed = shown(-3.0)
+    assert isinstance(marked, Marked)
+    assert [(piece.text, piece.mark) for piece in marked.pieces] == [
+        ("He left in ", ""), ("May", "answer"), (", and in June.", "")
+    ]  # fmt: skip
+    assert isinstance(listed, Bars)
+    assert [bar.label for bar in listed.bars if bar.chosen] == ["May"]
+    powers = np.exp([4.0, 3.0, 2.0, *[0.5] * 9, -3.0])
+    assert {bar.label: bar.share for bar in listed.bars}[NO_ANSWER] == pytest.approx(powers[-1] / powers.sum())
+    marked, listed = shown(9.0)
+    assert [piece.mark for piece in marked.pieces] == [""]
+    assert [bar.label for bar in listed.bars if bar.chosen] == [NO_ANSWER]
+    assert NO_ANSWER not in [bar.label for bar in shown(9.0, may_be_none=False)[1].bars]
