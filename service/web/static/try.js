@@ -94,7 +94,8 @@
         }
       }
     } catch (error) {
-      if (error.name !== "AbortError") answer.insertAdjacentHTML("beforeend", '<p class="notice bad">The connection broke off. Ask again.</p>');
+      const words = error.name === "AbortError" ? "Stopped." : "The connection broke off. Ask again.";
+      if (running.get(form) === control) answer.append(Object.assign(document.createElement("p"), { className: error.name === "AbortError" ? "hint" : "notice bad", textContent: words }));
     } finally {
       if (running.get(form) === control) {
         stop.hidden = true;
