@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
 from pipelines.commands.trained_models import Opener, TrainedModel, find
-from pipelines.core.errors import CommandError
+from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.presentation import Answer, Form, field_of
+from pipelines.models.checkpoint import config_of
 from pipelines.tasks.evaluation import evaluation_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Head
 
@@ -102,9 +103,15 @@ class Predictor:
         return Answer(parts=parts, notes=tuple(each[:1000] for each in warnings))
 
     def open_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The model and the tokenizer that answer."""
+        """The model and the tokenizer that answer. Raises ModelError where none was opened yet."""
         self.warm()
-        return next(iter(self._opener.models)), self._opener.open_tokenizer()
+        for model in self._opener.models:
+            return model, self._opener.open_tokenizer()
+        raise ModelError("the model is not open yet; ask it for a prediction first")
+
+    def config(self) -> PretrainedConfig:
+        """What the model's files say of it."""
+        return config_of(self._model.checkpoint)
 
     def predict(
         self, inputs: Sequence[object], max_length: int | None = None, batch_size: int = 32

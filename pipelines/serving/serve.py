@@ -185,7 +185,7 @@ class ServedModel:
             model, tokenizer = predictor.open_model()
             return OpenedModel(twin(model).base_model, tokenizer, False)  # heads of options take texts in another shape
 
-        self._offer_attention(opened, predictor.open_model()[0].config)
+        self._offer_attention(opened, predictor.config())
 
     # ---- models that write or embed -----------------------------------------------------------------------------
 

@@ -172,6 +172,11 @@ def test_gaps_are_filled_as_the_command_fills_masks_and_vectors_are_compared() -
     assert "the text has no gap; write ___ or [MASK]" in none[0]["error"]["message"]
 
 
+def test_an_encoder_without_its_masked_model_fills_no_gaps(tmp_path: Path) -> None:
+    talk = Talk(writers.saved(writers.model("bert").bert, tmp_path))
+    assert list(talk.forms) == ["similarity", "attention"]
+
+
 @pytest.mark.parametrize(("kind", "name"), [("t5", "cross"), ("bert-classifier", "encoder"), ("gpt2", "decoder")])
 def test_maps_are_those_of_the_command_and_head_0_is_the_mean_of_a_layer(kind: str, name: str) -> None:
     talk = Talk(writers.folder(kind))
