@@ -109,6 +109,7 @@ CHANGES_NOTHING = {
     "POST /submit/check",  # answers a question
     *(f"POST /v1/{each}" for each in ("completions", "embeddings", "chat/completions")),  # a model's answers
     "POST /api/v1/models/{name}/predict",  # the same
+    *(f"POST /models/{{model_id}}/try/{each}" for each in ("start", "{name}", "{name}/stream")),  # the same, on a page
 }
 CHAT = (
     json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}).encode() + b"\n"
