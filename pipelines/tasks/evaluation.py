@@ -178,8 +178,8 @@ class TaskEvaluation:
         raise NotImplementedError
 
     def form(self, task: LabelledTask) -> tuple[FormField, ...]:
-        """What a person fills in for one row: a text for each column that is read."""
-        return tuple(field_of(column) for column in task.columns)
+        """What a person fills in for one row: a text for each column that is read, or one where none is named."""
+        return tuple(field_of(column) for column in task.columns) or (field_of("text"),)
 
     def examples(self, task: LabelledTask) -> Sequence[Sequence[str | list[str]]]:
         """Rows to start from, each with a value for every field of the form."""

@@ -164,7 +164,7 @@ def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[Task, SplitPre
     task, predictions = predicted
     evaluation = evaluation_of(task.kind)
     fields = evaluation.form(task)
-    assert [each.name for each in fields] == list(task.columns)
+    assert [each.name for each in fields][: len(task.columns)] == list(task.columns)
     for example in evaluation.examples(task):
         assert len(example) == len(fields)
         assert [isinstance(value, list) for value in example] == [each.control in ("words", "lines") for each in fields]

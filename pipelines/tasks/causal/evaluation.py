@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED, Score, Task
-from pipelines.core.presentation import Part, Writing, Writings
+from pipelines.core.presentation import FormField, Part, Writing, Writings, field_of
 from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
@@ -211,6 +211,9 @@ class CausalEvaluation(TaskEvaluation):
             generation=settings.words() if any(each.texts is not None for each in predicted) else None,
             details=details,
         )
+
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        return (field_of("prompt"),)
 
     def examples(self, task: LabelledTask) -> Sequence[Sequence[str]]:
         return [("Name three things that can be seen in the sky at night.",), ("How do I make a cup of tea?",)]
