@@ -79,10 +79,25 @@ class Answer:
 
     text: str = ""
     cosine: float = 0.0
-    tokens: int = 0
-    """Read and written."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     failure: str = ""
     """Why there is no answer; empty where there is one."""
+
+
+@dataclass
+class Usage:
+    """What was asked of one model."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def add(self, other: Usage) -> None:
+        """Count that too."""
+        self.calls += other.calls
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
 
 
 Fault = Literal[
@@ -106,7 +121,7 @@ class Grade:
     """What went wrong, each with a sentence; the score is then the lowest that the grader gives."""
     parts: dict[str, Grade] = field(default_factory=dict)
     """Of a `multi`."""
-    tokens: dict[str, int] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
     """By model."""
     said: str = ""
     """What a model answered."""
@@ -506,8 +521,8 @@ class Multi(Grader):
             part = yield from grading(each, namespaces["item"], namespaces["sample"])
             grade.parts[name] = part
             grade.faults = {**part.faults, **grade.faults}
-            for model, tokens in part.tokens.items():
-                grade.tokens[model] = grade.tokens.get(model, 0) + tokens
+            for model, usage in part.usage.items():
+                grade.usage.setdefault(model, Usage()).add(usage)
         try:
             grade.score = self.formula.value({name: part.score for name, part in grade.parts.items()})
         except ArithmeticError as error:
@@ -572,7 +587,7 @@ def label_in(text: str, labels: Sequence[str]) -> str | None:
 
 
 def _noted(grade: Grade, answer: Answer, model: str | None) -> None:
-    grade.tokens[model or ""] = answer.tokens
+    grade.usage.setdefault(model or "", Usage()).add(Usage(1, answer.prompt_tokens, answer.completion_tokens))
     if answer.failure:
         grade.faults["model_grader_server_error"] = answer.failure
 

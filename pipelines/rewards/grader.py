@@ -256,7 +256,7 @@ class Chatting:
                 draws=[0] * len(places),
             )
             for at, text, length in zip(places, done.texts, done.lengths.tolist(), strict=True):
-                answers[at] = Answer(text=text, tokens=len(ids[at]) + int(length))
+                answers[at] = Answer(text=text, prompt_tokens=len(ids[at]), completion_tokens=int(length))
         return answers
 
 

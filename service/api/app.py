@@ -18,7 +18,7 @@ from service.api import administration, files, health, jobs, models, predict, pr
 from service.api.context import make_service
 from service.api.limits import BodyLimit
 from service.checking import Checker, checker_of
-from service.openai import inference
+from service.openai import grading, inference
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -75,7 +75,7 @@ def create_app(
 
     for part in (jobs, watching, files, models, predict, administration):
         app.include_router(part.router, prefix="/api/v1")
-    for part in (openai_routes, inference):
+    for part in (openai_routes, grading, inference):
         app.include_router(part.router, prefix="/v1")
     mount(app)
     app.add_middleware(administration.Acting)

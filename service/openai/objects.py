@@ -45,6 +45,24 @@ STATE_MESSAGES = {
 }  # fmt: skip
 
 
+ERROR = {
+    "description": "OpenAI's error envelope.",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}},
+}
+"""The answer of a route that refuses, for the documents of the API."""
+
+
+def listed(data: list[dict[str, object]], has_more: bool) -> dict[str, Any]:
+    """A page as OpenAI has it."""
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
+
+
 def job_id_of(identifier: str) -> str:
     """`job-…` of `ftjob-…`; anything else stays, and will not be found."""
     return identifier.removeprefix("ft") if identifier.startswith("ftjob-") else f"?{identifier}"

@@ -19,10 +19,12 @@ from service.jobs.states import Move, State
 from service.openai.creation import PURPOSE, NewJob
 from service.openai.creation import create as create_job
 from service.openai.objects import (
+    ERROR,
     event_object,
     file_object,
     job_id_of,
     job_object,
+    listed,
     model_object,
     public_id,
     published_object,
@@ -35,26 +37,11 @@ from service.store.errors import NotFound
 from service.store.files import File
 from service.uploads import discard, file_path, receive
 
-ERROR = {
-    "description": "OpenAI's error envelope.",
-    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}},
-}
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429), ERROR))
 PURPOSES = (PURPOSE, "fine-tune-results")
 Limit = Annotated[int, Query(ge=1, le=100)]
 After = Annotated[str | None, Query(max_length=100)]
 METADATA = re.compile(r"metadata\[(.*)\]")
-
-
-def listed(data: list[dict[str, object]], has_more: bool) -> dict[str, Any]:
-    """A page as OpenAI has it."""
-    return {
-        "object": "list",
-        "data": data,
-        "has_more": has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-    }
 
 
 FORM = {

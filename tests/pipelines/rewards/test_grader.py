@@ -69,17 +69,6 @@ def test_a_row_that_lacks_what_is_read_ends_the_stage_and_an_answer_that_does_is
     assert given.told == ["an answer cannot be graded: there is no sample.output_json.a"]
 
 
-def judge(word: str) -> Any:
-    """A decoder that writes one word again and again: its last norm gives that word's own vector, whatever it read."""
-    import torch
-
-    made = writers.model("gpt2")
-    with torch.no_grad():
-        made.transformer.ln_f.weight.zero_()
-        made.transformer.ln_f.bias.copy_(made.lm_head.weight[writers.tokenizer().convert_tokens_to_ids(word)])
-    return made
-
-
 def test_a_judge_is_asked_once_for_all_rows_and_its_words_are_read(prompts: Any) -> None:
     label = {
         "type": "label_model", "name": "tone", "model": "J", "labels": ["good", "bad"], "passing_labels": ["good"],
@@ -87,13 +76,16 @@ def test_a_judge_is_asked_once_for_all_rows_and_its_words_are_read(prompts: Any)
     }  # fmt: skip
     models = [{"name": "J", "checkpoint": "a/judge"}]
     for said, score in (("good", 1.0), ("bad", 0.0)):
-        assert block(label, models=models).open(context(judge(said)))(prompts.texts, ["the", "a", "it"]) == [score] * 3
+        assert (
+            block(label, models=models).open(context(writers.saying(said)))(prompts.texts, ["the", "a", "it"])
+            == [score] * 3
+        )
     score = {**label, "type": "score_model", "range": [-1, 1]}
     del score["labels"], score["passing_labels"]
-    given = context(judge("good"))
+    given = context(writers.saying("good"))
     assert block(score, models=models).open(given)(prompts.texts, ["the", "a", "it"]) == [-1.0] * 3
     assert given.told == ["an answer cannot be graded: the model 'J' answered without a number"]
-    long = context(judge("good"))
+    long = context(writers.saying("good"))
     assert block(label, models=models).open(long)(prompts.texts[:1], ["the cat " * 40]) == [0.0]
     assert long.told == ["an answer cannot be graded: a question is longer than the model that grades can read"]
 

@@ -239,8 +239,8 @@ def test_jobs_are_listed_by_pages_and_by_metadata(client, training_file):
         ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0}}}}, None, "beta"),
         (
             {"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python", "source": "1"}}}},
-            "method.reinforcement.grader",
-            "runs Python code of yours",
+            "method.reinforcement.grader.type",
+            "runs code of its author's on the server",
         ),
         ({"hyperparameters": {"n_epochs": 0}}, None, "n_epochs"),
         ({"hyperparameters": {"batch_size": "many"}}, None, "batch_size"),
@@ -324,7 +324,23 @@ def test_reinforcement_becomes_a_recipe_with_the_graders_reward(client, served, 
     assert made.method.type == "reinforcement"
     assert made.method.reinforcement.grader.operation == "ilike"
     stage = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)["stages"][0]
-    assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "pattern", "pattern": "blue", "ignore_case": True})
+    assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "grader", "grader": CHECK})
+    of_row = CHECK | {"reference": "{{item.answer}}"}
+    made = client.fine_tuning.jobs.create(
+        model=trained,
+        training_file=pairs_of(client, PROMPT),
+        method={"type": "reinforcement", "reinforcement": {"grader": of_row}},
+    )
+    assert "{{item.answer}}" in served.store.job(made.id.removeprefix("ft")).request.recipe
+    with pytest.raises(openai.BadRequestError, match=r"lacks: item\.colour in 100 rows \(line 1, 2, 3, 4, 5, …\)"):
+        client.fine_tuning.jobs.create(
+            model=trained,
+            training_file=pairs_of(client, PROMPT),
+            method={
+                "type": "reinforcement",
+                "reinforcement": {"grader": CHECK | {"reference": "{{item.colour}}"}},
+            },
+        )
     file = pairs_of(client, PROMPT)
     with pytest.raises(openai.BadRequestError, match="takes no validation file"):
         client.fine_tuning.jobs.create(
