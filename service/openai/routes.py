@@ -290,7 +290,7 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, object], last: bool) 
 
 @apart("readings", router.get("/models"))
 def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
-    """What can be trained from scratch, and what the project has published, which can be asked."""
+    """What can be trained from scratch, what the project has published, and what others let it ask."""
     objects = [model_object(name, 0, "finery") for name in scratch()]
     names = set()
     after = None
@@ -300,6 +300,10 @@ def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
             if row.name not in names:
                 names.add(row.name)
                 objects.append(published_object(row))
+    for row in service.store.granted_models(caller.project) if caller.scope is not None else ():
+        if row.name not in names:
+            names.add(row.name)
+            objects.append(published_object(row))
     return {"object": "list", "data": objects}
 
 
@@ -308,7 +312,14 @@ def model(model: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
     """One model."""
     if model in scratch():
         return model_object(model, 0, "finery")
-    return published_object(service.store.model(caller.project, clean(model) or ""))
+    name = clean(model) or ""
+    try:
+        return published_object(service.store.model(caller.project, name))
+    except NotFound:
+        granted = service.store.granted_models(caller.project, name)
+        if not granted:
+            raise
+        return published_object(granted[0])
 
 
 @router.delete("/models/{model:path}")

@@ -43,6 +43,7 @@ Action = Literal[
     "permission.create",
     "permission.delete",
     "eval.create",
+    "eval.update",
     "eval.delete",
     "eval.run",
     "eval.cancel",

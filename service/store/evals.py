@@ -163,6 +163,7 @@ class EvalQueries(Database):
         def work(transaction: Transaction) -> Eval:
             _eval(transaction, eval_id, project)
             transaction.execute(update(evals).where(evals.c.id == eval_id).values(**values))
+            note(transaction, "eval.update", "eval", eval_id, project, name=name)
             return eval_of(_eval(transaction, eval_id, project))
 
         return self.write(work)

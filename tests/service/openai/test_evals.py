@@ -326,3 +326,83 @@ def test_another_project_and_a_viewer_see_and_do_what_they_may(client: Any, serv
         with pytest.raises(openai.PermissionDeniedError):
             viewer.evals.runs.create(made.id, data_source=asking(GOOD))
     client.evals.delete(made.id)
+
+
+# ---- comparison ------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_compared_row_by_row(client: Any, served: Served, runner: EvalRunner) -> None:
+    made = client.evals.create(data_source_config={"type": "custom", "item_schema": {}}, testing_criteria=[CHECK, NEAR])
+    runs = []
+    for right in (3, 11):
+        rows: Any = [
+            {"item": {"answer": "x"}, "sample": {"output_text": "x" if number < right else "y"}} for number in range(12)
+        ]
+        source: Any = {"type": "jsonl", "source": {"type": "file_content", "content": rows}}
+        runs.append(ended(client, client.evals.runs.create(made.id, data_source=source)))
+    path = f"/api/v1/evals/{made.id}/compare"
+    found = served.viewer.get(path, params={"first": runs[0].id, "second": runs[1].id}).json()
+    assert (found["rows"], found["left_out"]) == (12, 0)
+    checked = {each["name"]: each for each in found["criteria"]}["says it"]
+    assert (checked["first"], checked["second"]) == (3 / 12, pytest.approx(11 / 12))
+    assert (checked["only_first"], checked["only_second"]) == (0, 8)
+    assert checked["p_passed"] == pytest.approx(2 * 2 * 0.5**8), "McNemar, twice because two criteria are tested"
+    assert checked["interval"][0] > 0
+    assert checked["verdict"] == "second"
+    same = served.viewer.get(path, params={"first": runs[0].id, "second": runs[0].id}).json()
+    assert {(each["verdict"], each["p_passed"]) for each in same["criteria"]} == {("undecided", 1.0)}
+    fewer: Any = {"type": "jsonl", "source": {"type": "file_content", "content": rows[:5]}}
+    other = ended(client, client.evals.runs.create(made.id, data_source=fewer))
+    refused = served.viewer.get(path, params={"first": runs[0].id, "second": other.id})
+    assert (refused.status_code, refused.json()["code"]) == (409, "other_rows")
+    assert served.stranger.get(path, params={"first": runs[0].id, "second": runs[1].id}).status_code == 404
+
+
+# ---- permissions -----------------------------------------------------------------------------------------------------
+
+
+def test_another_project_asks_a_model_as_long_as_an_admin_lets_it(client: Any, served: Served, url: str) -> None:
+    admin = openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("admin"), max_retries=0)
+    guest = openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("submitter", "guests"), max_retries=0)
+    question: Any = {"model": GOOD, "messages": [{"role": "user", "content": "the cat"}], "max_tokens": 2}
+    permissions = admin.fine_tuning.checkpoints.permissions
+
+    def refused() -> bool:
+        with pytest.raises(openai.NotFoundError):
+            guest.chat.completions.create(**question)
+        return GOOD not in [each.id for each in guest.models.list()]
+
+    assert refused()
+    with pytest.raises(openai.PermissionDeniedError):
+        client.fine_tuning.checkpoints.permissions.create(GOOD, project_ids=["guests"])
+    (made,) = permissions.create(GOOD, project_ids=["guests"]).data
+    assert made.project_id == "guests"
+    assert permissions.create(GOOD, project_ids=["guests"]).data[0].id == made.id
+    assert [each.id for each in permissions.list(GOOD)] == [made.id]
+    assert permissions.retrieve(GOOD, project_id="nobody").data == []
+    assert GOOD in [each.id for each in guest.models.list()]
+    assert guest.models.retrieve(GOOD).owned_by == "acme"
+    assert guest.chat.completions.create(**question).choices[0].message.content
+    with pytest.raises(openai.NotFoundError):
+        guest.models.delete(GOOD)
+    grade = guest.fine_tuning.alpha.graders.run(grader=TONE, model_sample="x")
+    assert grade.reward == 1
+    file = guest.files.create(
+        file=("train.jsonl", json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode() + b"\n"),
+        purpose="fine-tune",
+    )
+    with pytest.raises(openai.BadRequestError, match="There is no model"):
+        guest.fine_tuning.jobs.create(
+            model=GOOD,
+            training_file=file.id,
+            method={"type": "reinforcement", "reinforcement": {"grader": CHECK | {"reference": "x"}}},
+        )
+    for projects, sentence in ((["nowhere"], "nowhere"), (["acme"], "own project"), (["A B"], "no name of a project")):
+        with pytest.raises(openai.BadRequestError, match=sentence):
+            permissions.create(GOOD, project_ids=projects)
+    with pytest.raises(openai.BadRequestError, match="serves resuming alone"):
+        permissions.create(f"{GOOD}:ckpt-step-3", project_ids=["guests"])
+    assert permissions.delete(made.id, fine_tuned_model_checkpoint=GOOD).deleted
+    assert refused()
+    admin.close()
+    guest.close()
