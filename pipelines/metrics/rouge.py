@@ -69,4 +69,3 @@ class Rougel(Rouge):
 
     def of_pair(self, text: Sequence[str], reference: Sequence[str]) -> float:
         return shared_order(text, reference)
-

@@ -35,7 +35,9 @@ Errors are problem+json (RFC 9457); those of a recipe list every mistake with it
 BODY_BYTES = 2 << 20
 """Of requests that carry no file."""
 CHUNKS = re.compile(r"/api/v1/files/[^/]+|/v1/files")
-SPENDS = re.compile(r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/v1/evals(/[^/]+/runs)?|/submit")
+SPENDS = re.compile(
+    r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/v1/evals(/[^/]+/runs)?|/submit"
+)
 """What takes room on the disk."""
 ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""

@@ -152,8 +152,17 @@ def model(served):
     published(served, served.started(served.job()))
 
 
-CRITERION = {"type": "string_check", "name": "same", "input": "{{sample.output_text}}", "reference": "x", "operation": "eq"}
-ANSWERS = {"type": "jsonl", "source": {"type": "file_content", "content": [{"item": {}, "sample": {"output_text": "x"}}]}}
+CRITERION = {
+    "type": "string_check",
+    "name": "same",
+    "input": "{{sample.output_text}}",
+    "reference": "x",
+    "operation": "eq",
+}
+ANSWERS = {
+    "type": "jsonl",
+    "source": {"type": "file_content", "content": [{"item": {}, "sample": {"output_text": "x"}}]},
+}
 
 
 def evaluation(served):
@@ -257,7 +266,9 @@ ROUTES = {
     "POST /sign-out": ("logout", None, lambda client, _: client.post("/sign-out")),
 }  # fmt: skip
 """Route -> (the action of its row, what is made before and named in the path, the request or its body)."""
-FOR_ADMINS = re.compile(r"(POST|PUT|DELETE) /(api/v1/(tokens|projects|hosts|server-secrets)|v1/fine_tuning/checkpoints)")
+FOR_ADMINS = re.compile(
+    r"(POST|PUT|DELETE) /(api/v1/(tokens|projects|hosts|server-secrets)|v1/fine_tuning/checkpoints)"
+)
 
 
 @pytest.fixture
