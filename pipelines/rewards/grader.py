@@ -197,7 +197,9 @@ def _opened(model: GraderModel, asked: str, context: Context) -> Asked:
     if asked == "chat":
         from pipelines.models.generate import open_writer
 
-        return Chatting(open_writer(context, model.source, model.checkpoint), context.seed)
+        writer = open_writer(context, model.source, model.checkpoint)
+        writer.model.eval().requires_grad_(False)  # no dropout: the same answer gets the same grade
+        return Chatting(writer, context.seed)
     from pipelines.models.heads import FAMILY_HEADS
 
     encoder = context.open_model(FAMILY_HEADS["encoder"], stage_id=model.source, checkpoint=model.checkpoint)
