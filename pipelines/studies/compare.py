@@ -234,6 +234,7 @@ def _column(compared: RunComparison, verdict: str, test: Test) -> JSONObject:
             "p": tested.p_values.get(metric, {}),
             "corrected": compared.corrected if metric == result.main else None,
             "verdict": verdict if metric == result.main else _verdict_on(metric, tested, p_value, test),
+            "verdict_alone": _verdict_on(metric, tested, p_value, test),
         }
         interval = list(result.intervals[metric]) if metric in result.intervals else None
         metrics[metric] = {"value": value, "interval": interval, "difference": difference}
@@ -254,6 +255,7 @@ def _column(compared: RunComparison, verdict: str, test: Test) -> JSONObject:
         },
         "costs": result.costs,
         "examples": result.examples,
+        "same_examples": compared.same,
     }
 
 

@@ -19,7 +19,7 @@ from service.jobs.states import State
 from service.openai.recipes import STAGE_IDS
 from service.safety.redaction import Redactor
 from service.store.files import READY, File
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 from service.uploads import TooLarge, receive
 
 STATUS = {

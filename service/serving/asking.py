@@ -15,7 +15,7 @@ from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.models import model_of
 from service.api.problems import Problem
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 Result = TypeVar("Result")
 GONE_SECONDS = 0.5
