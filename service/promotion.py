@@ -14,17 +14,10 @@ from typing import Any
 
 from service.api.context import Caller, Service
 from service.api.problems import Problem
+from service.safety.references import ALIAS, AUTOMATIC, PRODUCTION
 from service.serving.comparing import compared
 from service.store.errors import NotFound
-from service.store.models import (
-    ALIAS,
-    AUTOMATIC,
-    PRODUCTION,
-    ModelName,
-    PublishedModel,
-    score_of,
-    split_score,
-)
+from service.store.models import ModelName, PublishedModel, score_of, split_score
 
 BETTER = "better"
 

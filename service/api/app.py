@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import disk, logs
-from service.api import administration, files, health, jobs, models, predict, problems, watching
+from service.api import administration, files, health, jobs, models, predict, problems, registry, watching
 from service.api.context import make_service
 from service.api.limits import BodyLimit
 from service.checking import Checker, checker_of
@@ -73,7 +73,7 @@ def create_app(
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, predict, administration):
+    for part in (jobs, watching, files, models, registry, predict, administration):
         app.include_router(part.router, prefix="/api/v1")
     for part in (openai_routes, inference):
         app.include_router(part.router, prefix="/v1")

@@ -18,6 +18,11 @@ Kind = Literal["file", "job", "model"]
 REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199}(?:@[a-z0-9][a-z0-9_-]{0,39})?)")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """Names of a project's models. Colons, because fine-tuned models are called `ft:base:project:suffix:id`."""
+LATEST, BEST, PRODUCTION = "latest", "best", "production"
+AUTOMATIC = (LATEST, BEST)
+"""Aliases of a model that nobody sets."""
+ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
 TAKES: dict[Kind, tuple[str, ...]] = {
     "file": ("path", "train", "validation", "test", "chat_template"),
     "job": ("checkpoint", "pretrained"),
@@ -36,6 +41,13 @@ class RecipeReference:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+def parsed(reference: str) -> tuple[str, str]:
+    """(name, selector) of a reference to a model, such as `demo@3` or `demo@production`; the selector is empty for a
+    name alone."""
+    name, _, selector = reference.partition("@")
+    return name, selector
 
 
 def strings(value: object, place: Position = ()) -> Iterator[tuple[Position, str]]:

@@ -1,4 +1,4 @@
-"""Published models in the store: versions of a name, aliases, deletion with a grace period, comparisons of two versions.
+"""Published models in the store: versions of a name, aliases, deletion with a grace period, comparisons.
 
 A model is named by a reference: `NAME` and `NAME@latest` are the newest version, `NAME@3` is a version, `NAME@best` the
 one with the best score on the name's benchmark, and any other `NAME@ALIAS` what people have set, `production` first of
@@ -8,7 +8,6 @@ again, so that `NAME@3` never comes to mean something else. Look-ups see no vers
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from pipelines.core.results import numbers
 from pipelines.core.scores import better, is_score
 from service.jobs.job import new_id
 from service.jobs.states import TERMINAL
+from service.safety.references import BEST, LATEST, PRODUCTION, VERSION, parsed
 from service.store import tables
 from service.store.attempts import writer
 from service.store.audit import actor, note
@@ -33,11 +33,6 @@ aliases = tables.model_aliases
 names = tables.model_names
 comparisons = tables.model_comparisons
 
-LATEST, BEST, PRODUCTION = "latest", "best", "production"
-AUTOMATIC = (LATEST, BEST)
-"""Aliases that nobody sets."""
-ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-VERSION = re.compile(r"[1-9][0-9]{0,8}")
 DAY = 86_400.0
 
 
@@ -92,12 +87,6 @@ class ModelName:
     metric: str = ""
     """`f1`: `@best` is the version with the best of it, and promotions are tested on it."""
     aliases: tuple[ModelAlias, ...] = ()
-
-
-def parsed(reference: str) -> tuple[str, str]:
-    """(name, selector) of a reference; the selector is empty for a name alone."""
-    name, _, selector = reference.partition("@")
-    return name, selector
 
 
 def split_score(score: str) -> tuple[str, str]:
