@@ -70,7 +70,7 @@ def lineage_of(store: Store, model: PublishedModel) -> Lineage:
 def _nodes(folder: Path, model: PublishedModel) -> list[LineageNode]:
     manifest, recipe = _manifest(folder), _recipe(folder)
     stages = [each for each in _listed(manifest.get("stages")) if each.get("stage") not in ("evaluate", "publish")]
-    blocks = {str(each.get("id")): each for each in _listed(recipe.get("stages"))}
+    blocks = {str(each.get("id") or each.get("stage")): each for each in _listed(recipe.get("stages"))}
     of_fingerprint = {str(each.get("fingerprint")): str(each.get("id")) for each in stages}
     data: dict[str, LineageNode] = {}
     named: dict[str, LineageNode] = {}

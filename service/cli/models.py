@@ -1,4 +1,4 @@
-"""`finery models`: the versions of a service's models: list, show, compare, promote, alias, delete, restore, lineage."""
+"""`finery models`: versions of a service's models: list, show, compare, promote, alias, delete, restore, lineage."""
 
 from __future__ import annotations
 

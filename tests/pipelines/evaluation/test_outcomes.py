@@ -54,5 +54,5 @@ def test_what_is_no_such_file_is_refused_in_a_sentence(run, tmp_path):
         read_outcomes(tmp_path / OUTCOMES)
     (tmp_path / OUTCOMES).unlink()
     (tmp_path / "publication.json").write_text("{}")
-    with pytest.raises(CommandError, match="was published without outcomes.parquet"):
+    with pytest.raises(CommandError, match=r"was published without outcomes\.parquet"):
         compare([made.root / "published", tmp_path])
