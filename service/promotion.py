@@ -57,6 +57,18 @@ def alias_named(alias: str, setting: bool = True) -> str:
     return alias
 
 
+def removable(alias: str, caller: Caller) -> str:
+    """An alias that the caller may have name nothing. Raises Problem."""
+    if alias_named(alias) == PRODUCTION and caller.role != "admin":
+        raise Problem(
+            403,
+            f"Only an admin removes '@{PRODUCTION}': after that any version would be its first, without a test; promote "
+            "another version instead.",
+            "forbidden",
+        )
+    return alias
+
+
 def promote(service: Service, caller: Caller, model: PublishedModel, wanted: Promotion) -> Promoted:
     """Have an alias name this version, if it may. Raises Problem 412 with the figures where it is not better beyond
     noise, and other Problems."""

@@ -14,7 +14,7 @@ from service.api.jobs import clean
 from service.api.models import documents_of, model_of
 from service.api.problems import Problem, described
 from service.lineage import lineage_of
-from service.promotion import Promotion, alias_named
+from service.promotion import Promotion, alias_named, removable
 from service.promotion import promote as move
 from service.safety.references import PRODUCTION, parsed
 from service.serving.comparing import compared
@@ -102,9 +102,10 @@ def set_alias(name: str, alias: str, body: NewAlias, service: ServiceOf, caller:
 
 @router.delete("/models/{name}/aliases/{alias}", responses=described(404))
 def remove_alias(name: str, alias: str, service: ServiceOf, caller: Submitter) -> ModelNameDocument:
-    """Have an alias name nothing. The next version that is promoted to it is its first."""
+    """Have an alias name nothing. The next version that is promoted to it is its first, so that `production` is
+    removed by admins alone."""
     return ModelNameDocument.of(
-        service.store.remove_alias(*name_of(service, caller, name), alias_named(clean(alias) or ""))
+        service.store.remove_alias(*name_of(service, caller, name), removable(clean(alias) or "", caller))
     )
 
 

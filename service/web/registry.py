@@ -13,7 +13,7 @@ from service.api.context import Service, apart
 from service.api.models import remove
 from service.api.problems import Problem
 from service.lineage import Lineage, lineage_of
-from service.promotion import Promotion, alias_named
+from service.promotion import Promotion, alias_named, removable
 from service.promotion import promote as move
 from service.safety.references import PRODUCTION
 from service.serving.comparing import compared
@@ -96,7 +96,7 @@ def registry_view(service: Service, model: PublishedModel) -> RegistryView:
         service.store.model_name(model.project, model.name),
         service.store.models(model.project, name=model.name, limit=MOST_VERSIONS),
         lineage,
-        graph_of(views),
+        graph_of(views, late=True),
     )
 
 
@@ -131,7 +131,7 @@ def set_alias(
     model = _model(request, visitor, model_id)
     store, name = service_of(request).store, alias_named(alias.strip().removeprefix("@"))
     if remove:
-        store.remove_alias(model.project, model.name, name)
+        store.remove_alias(model.project, model.name, removable(name, visitor.caller))
         return _answer(request, visitor, model, f"{model.name}@{name} names nothing any more.")
     if name == PRODUCTION:
         raise Problem(409, f"'@{PRODUCTION}' is moved by a promotion; press Promote.", "promote_instead")

@@ -106,6 +106,7 @@ def test_a_version_is_promoted_only_where_it_is_better_beyond_noise_or_with_a_re
     back = served.submitter.post(f"{V1}@4/promote", json={"reason": "the incident of Friday"}).json()
     assert back["sentence"].endswith("from version 3 to 4, untested, because: the incident of Friday")
     assert served.viewer.post(f"{V1}@3/promote", json={}).status_code == 403
+    assert served.submitter.delete(f"{V1}/aliases/production").status_code == 403, "the next would be free of the test"
     assert served.submitter.post(f"{V1}@3/promote", json={"on": "glue/cola.f1"}).status_code == 409
 
     trail = [
