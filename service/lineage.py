@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import read_yaml_text
@@ -61,10 +61,18 @@ class Lineage:
 def lineage_of(store: Store, model: PublishedModel) -> Lineage:
     """The lineage of a version, as far as its publication tells it."""
     folder = Path(model.path)
-    nodes = [replace(each, title=_short(each.title), detail=_short(each.detail)) for each in _nodes(folder, model)]
-    linked = tuple(_linked(store, model.project, each) for each in nodes[-MOST_NODES:])
+    nodes = {each.id: each for each in _nodes(folder, model)[-MOST_NODES:]}  # two stages of one id are one
+    shown = [
+        replace(
+            each,
+            title=_short(each.title),
+            detail=_short(each.detail),
+            reads=tuple(dict.fromkeys(read for read in each.reads if read in nodes and read != each.id)),
+        )
+        for each in nodes.values()
+    ]
     children = store.models(model.project, base=f"model:{model.reference}", limit=MOST_CHILDREN)
-    return Lineage(linked, tuple(children))
+    return Lineage(tuple(_linked(store, model.project, each) for each in shown), tuple(children))
 
 
 def _nodes(folder: Path, model: PublishedModel) -> list[LineageNode]:
@@ -80,7 +88,10 @@ def _nodes(folder: Path, model: PublishedModel) -> list[LineageNode]:
         block = blocks.get(identifier, {})
         own = list(_data(block, each.get("data")))
         data |= {node.id: data.get(node.id, node) for node in own}
-        before = [of_fingerprint[str(text)] for text in each.get("inputs") or () if str(text) in of_fingerprint]
+        inputs = each.get("inputs")
+        before = (
+            [of_fingerprint[text] for text in map(str, inputs) if text in of_fingerprint] if _is_list(inputs) else []
+        )
         others = [_reference(str(reference)) for reference in references(block) if reference.kind != "file"]
         named |= {node.id: node for node in others}
         reads = [*(node.id for node in own), *(f"stage:{name}" for name in before), *(node.id for node in others)]
@@ -93,7 +104,7 @@ def _nodes(folder: Path, model: PublishedModel) -> list[LineageNode]:
         first = next((node for node in made if any(read in data for read in node.reads)), None)
         learnt = () if first is None else tuple(read for read in first.reads if read in data)
         tokenizer = replace(tokenizer, reads=learnt)
-    last = str((manifest.get("model") or {}).get("stage") or "").partition("/")[0]
+    last = str(_mapping(manifest.get("model")).get("stage") or "").partition("/")[0]
     source = f"stage:{last}" if f"stage:{last}" in stage_ids else made[-1].id if made else START
     result = LineageNode(RESULT, "model", model.reference, _scored(model), (source,), model.id)
     return [*data.values(), *named.values(), start, *filter(None, [tokenizer]), *made, result]
@@ -147,7 +158,7 @@ def _data(block: Mapping[str, Any], digests: object) -> Iterator[LineageNode]:
 def _data_names(block: Mapping[str, Any]) -> Iterator[str]:
     for key in ("task", "tasks", "datasets", "prompts"):
         value = block.get(key)
-        for each in value if isinstance(value, list | tuple) else [value]:
+        for each in value if _is_list(value) else [value]:
             each = _mapping(each).get("task", each) if key == "tasks" else each
             if isinstance(each, str):
                 yield each
@@ -205,7 +216,11 @@ def _recipe(folder: Path) -> dict[str, Any]:
 
 
 def _listed(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list | tuple) else []
+    return [each for each in value if isinstance(each, Mapping)] if _is_list(value) else []
+
+
+def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
