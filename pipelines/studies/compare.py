@@ -32,14 +32,13 @@ from pipelines.metrics.statistics import (
     randomisation,
     shown,
 )
+from pipelines.publishing.destinations.destination import MARKER
 from pipelines.reports.results import Result, published_results, results_of
 
 Test = Literal["bootstrap", "randomisation", "mcnemar"]
 TESTS: tuple[Test, ...] = ("bootstrap", "randomisation", "mcnemar")
 NAMES = {"bootstrap": "paired bootstrap", "randomisation": "approximate randomisation", "mcnemar": "McNemar (exact)"}
 """How they are called where people read."""
-PUBLISHED = "publication.json"
-"""What marks a publication's folder."""
 BUSY = 2e6
 """Examples times rounds beyond which an answer in words is shuffled less often: each round counts all of them."""
 
@@ -305,7 +304,7 @@ def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how
 
 def _finished(folder: Path) -> list[Result]:
     """What a finished run measured, or what a publication carries of it. Raises CommandError, DataError."""
-    if (folder / PUBLISHED).is_file():
+    if (folder / MARKER).is_file():
         if not (folder / OUTCOMES).is_file():
             raise CommandError(
                 f"{folder} was published without {OUTCOMES}, so nobody can say how it did on each example; run its "

@@ -1,9 +1,9 @@
-"""Published models in the store: versions of a name, aliases, deletion with a grace period, comparisons.
+"""Published models in the store: every publication under a name is a version of it, and references name versions.
 
 A model is named by a reference: `NAME` and `NAME@latest` are the newest version, `NAME@3` is a version, `NAME@best` the
 one with the best score on the name's benchmark, and any other `NAME@ALIAS` what people have set, `production` first of
-all. Every publication under a name is a version of it. Numbers are given once: that of a deleted version is not given
-again, so that `NAME@3` never comes to mean something else. Look-ups see no version that is marked as deleted.
+all. Numbers are given once: that of a deleted version is not given again, so that `NAME@3` never comes to mean something
+else. Look-ups see no version that is marked as deleted.
 """
 
 from __future__ import annotations
@@ -12,28 +12,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Text, cast, delete, insert, or_, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from pipelines.core.results import numbers
 from pipelines.core.scores import better, is_score
 from service.jobs.job import new_id
-from service.jobs.states import TERMINAL
 from service.safety.references import BEST, LATEST, PRODUCTION, VERSION, parsed
 from service.store import tables
 from service.store.attempts import writer
-from service.store.audit import actor, note
+from service.store.audit import note
 from service.store.changes import JOBS, job_topic
 from service.store.database import Database, Transaction
-from service.store.errors import Conflict, NotFound
+from service.store.errors import NotFound
 from service.store.tables import now
 
 models = tables.models
 aliases = tables.model_aliases
 names = tables.model_names
-comparisons = tables.model_comparisons
-
-DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -143,12 +139,12 @@ class ModelQueries(Database):
 
         def work(transaction: Transaction) -> PublishedModel:
             job, _ = writer(transaction, attempt_id, fencing)
-            row = _name_row(transaction, job.project, name)
+            row = name_row(transaction, job.project, name)
             same = (models.c.project == job.project) & (models.c.name == name) & (models.c.fingerprint == fingerprint)
             there = transaction.execute(select(models).where(same)).mappings().first()
             if there is not None:
                 known = model_of(there)
-                return known if known.deleted is None else _restored(transaction, known, "it was published again")
+                return known if known.deleted is None else restored(transaction, known, "it was published again")
             version = row["last_version"] + 1
             mine = (names.c.project == job.project) & (names.c.name == name)
             transaction.execute(update(names).where(mine).values(last_version=version))
@@ -193,7 +189,7 @@ class ModelQueries(Database):
         """One version; with `deleted` also one that is marked as such. Raises NotFound."""
 
         def work(transaction: Transaction) -> PublishedModel:
-            query = _of(project, None if deleted else False).where(models.c.id == model_id)
+            query = models_of(project, None if deleted else False).where(models.c.id == model_id)
             row = transaction.execute(query).mappings().first()
             if row is None:
                 raise NotFound("model", model_id)
@@ -213,7 +209,7 @@ class ModelQueries(Database):
         limit: int = 100,
     ) -> list[PublishedModel]:
         """A page of versions, newest first; with `deleted` those alone that can still be restored."""
-        query = _of(project, deleted).order_by(models.c.id.desc()).limit(limit)
+        query = models_of(project, deleted).order_by(models.c.id.desc()).limit(limit)
         for column, wanted in ((models.c.name, name), (models.c.job, job), (models.c.base, base)):
             if wanted is not None:
                 query = query.where(column == wanted)
@@ -225,10 +221,10 @@ class ModelQueries(Database):
         """The aliases of a name, the automatic ones among them, and the score that `@best` goes by. Raises NotFound."""
 
         def work(transaction: Transaction) -> ModelName:
-            versions = _versions(transaction, project, name)
+            versions = versions_of(transaction, project, name)
             if not versions:
                 raise NotFound("model", name)
-            return _about(transaction, project, name, versions)
+            return about_name(transaction, project, name, versions)
 
         return self.read(work)
 
@@ -237,215 +233,20 @@ class ModelQueries(Database):
 
         def work(transaction: Transaction) -> dict[tuple[str, str], ModelName]:
             return {
-                (project, name): _about(transaction, project, name, versions)
+                (project, name): about_name(transaction, project, name, versions)
                 for project, name in {(each.project, each.name) for each in listed}
-                if (versions := _versions(transaction, project, name))
+                if (versions := versions_of(transaction, project, name))
             }
 
         return self.read(work)
-
-    # ---- aliases -----------------------------------------------------------------------------------------------------
-
-    def set_alias(
-        self,
-        model_id: str,
-        alias: str,
-        project: str | None = None,
-        *,
-        expect: str | None = None,
-        promotion: Mapping[str, object] | None = None,
-    ) -> ModelName:
-        """Have an alias name this version. A promotion is given with its figures, and with the version that it was
-        tested against: Conflict where the alias names another one by now. Raises NotFound."""
-
-        def work(transaction: Transaction) -> ModelName:
-            model = _locked(transaction, model_id, project)
-            mine = _alias_row(model, alias)
-            before = transaction.execute(select(aliases.c.model).where(mine)).scalar()
-            if promotion is not None and before != expect:
-                raise Conflict(
-                    f"'{model.name}@{alias}' was moved while the versions were compared; compare with what it names now"
-                )
-            if before != model.id:
-                values = {"model": model.id, "set_by": actor().name, "set": now()}
-                if not transaction.execute(update(aliases).where(mine).values(**values)).rowcount:
-                    where = {"project": model.project, "name": model.name, "alias": alias}
-                    transaction.execute(insert(aliases).values(**where, **values))
-                note(
-                    transaction,
-                    "model.alias" if promotion is None else "model.promote",
-                    "model",
-                    model.id,
-                    model.project,
-                    name=model.name,
-                    version=model.version,
-                    alias=alias,
-                    was=_version_of(transaction, before),
-                    **(promotion or {}),
-                )
-            return _about(transaction, model.project, model.name)
-
-        return self.write(work)
-
-    def remove_alias(self, project: str, name: str, alias: str) -> ModelName:
-        """Have an alias name nothing. Raises NotFound."""
-
-        def work(transaction: Transaction) -> ModelName:
-            mine = (aliases.c.project == project) & (aliases.c.name == name) & (aliases.c.alias == alias)
-            before = transaction.execute(select(aliases.c.model).where(mine)).scalar()
-            if before is None:
-                raise NotFound("alias", f"{name}@{alias}")
-            transaction.execute(delete(aliases).where(mine))
-            was = _version_of(transaction, before)
-            note(transaction, "model.unalias", "model", before, project, name=name, alias=alias, was=was)
-            return _about(transaction, project, name)
-
-        return self.write(work, repeatable=False)
-
-    def set_benchmark(self, project: str, name: str, benchmark: str, metric: str) -> ModelName:
-        """Name the score that `@best` goes by and promotions are tested on. Raises NotFound where no version has it."""
-
-        def work(transaction: Transaction) -> ModelName:
-            versions = _versions(transaction, project, name)
-            if not versions:
-                raise NotFound("model", name)
-            if best_of(versions, benchmark, metric) is None:
-                known = {f"{of}.{each}" for model in versions for of in model.scores for each in _metrics(model, of)}
-                raise Conflict(
-                    f"no version of '{name}' was scored on '{benchmark}.{metric}'; their scores: "
-                    f"{', '.join(sorted(known)) or 'none'}"
-                )
-            row = _name_row(transaction, project, name)
-            if (row["benchmark"], row["metric"]) != (benchmark, metric):
-                mine = (names.c.project == project) & (names.c.name == name)
-                transaction.execute(update(names).where(mine).values(benchmark=benchmark, metric=metric))
-                note(transaction, "model.benchmark", "model", name, project, benchmark=benchmark, metric=metric)
-            return _about(transaction, project, name)
-
-        return self.write(work)
-
-    # ---- deletion ----------------------------------------------------------------------------------------------------
-
-    def mark_deleted(self, model_id: str, project: str | None = None) -> PublishedModel:
-        """Take a version out of sight until it is restored or purged. Raises NotFound, and Conflict while an alias
-        names it or a job that lives uses it."""
-
-        def work(transaction: Transaction) -> PublishedModel:
-            model = _locked(transaction, model_id, project)
-            holding = sorted(
-                transaction.execute(select(aliases.c.alias).where(aliases.c.model == model.id)).scalars().all()
-            )
-            if holding:
-                raise Conflict(
-                    f"'{model.reference}' is what '{model.name}@{holding[0]}' names; promote another version, or "
-                    "remove the alias, before it is deleted"
-                )
-            if (user := _user(transaction, model)) is not None:
-                raise Conflict(f"'{model.reference}' is used by job '{user}', which has not ended; cancel it, or wait")
-            moment = now()
-            transaction.execute(update(models).where(models.c.id == model.id).values(deleted=moment))
-            note(
-                transaction,
-                "model.delete",
-                "model",
-                model.id,
-                model.project,
-                name=model.name,
-                version=model.version,
-                fingerprint=model.fingerprint,
-            )
-            transaction.topics.add(JOBS)
-            return model_of(transaction.execute(select(models).where(models.c.id == model.id)).mappings().one())
-
-        return self.write(work, repeatable=False)
-
-    def restore_model(self, project: str, reference: str) -> PublishedModel:
-        """Bring a deleted version back: `NAME@3`, or the one of `NAME` that was deleted last. Raises NotFound."""
-
-        def work(transaction: Transaction) -> PublishedModel:
-            name, selector = parsed(reference)
-            query = _of(project, True).where(or_(models.c.name == name, models.c.id == reference))
-            query = query.order_by(models.c.deleted.desc(), models.c.id.desc())
-            if selector:
-                if VERSION.fullmatch(selector) is None:
-                    raise NotFound("deleted model", reference)
-                query = query.where(models.c.version == int(selector))
-            row = transaction.execute(query).mappings().first()
-            if row is None:
-                raise NotFound("deleted model", reference)
-            return _restored(transaction, model_of(row))
-
-        return self.write(work, repeatable=False)
-
-    def outlived_models(self, moment: float, days: float, limit: int = 100) -> list[PublishedModel]:
-        """Versions whose time to be restored is over, and that no job uses."""
-        query = _of(None, True).where(models.c.deleted + days * DAY <= moment).order_by(models.c.deleted).limit(limit)
-
-        def work(transaction: Transaction) -> list[PublishedModel]:
-            rows = [model_of(row) for row in transaction.execute(query).mappings()]
-            return [each for each in rows if _user(transaction, each) is None]
-
-        return self.read(work)
-
-    def purge_model(self, model_id: str, deleted: float | None) -> bool:
-        """Forget a version that is still marked as it was when it was looked at; whether it was."""
-
-        def work(transaction: Transaction) -> bool:
-            row = transaction.execute(select(models).where(models.c.id == model_id)).mappings().first()
-            if row is None or row["deleted"] is None or row["deleted"] != deleted:
-                return False
-            transaction.execute(
-                delete(comparisons).where(or_(comparisons.c.model == model_id, comparisons.c.against == model_id))
-            )
-            transaction.execute(delete(models).where(models.c.id == model_id))
-            note(
-                transaction,
-                "model.purge",
-                "model",
-                model_id,
-                row["project"],
-                name=row["name"],
-                version=row["version"],
-                fingerprint=row["fingerprint"],
-            )
-            return True
-
-        return self.write(work, repeatable=False)
-
-    # ---- comparisons -------------------------------------------------------------------------------------------------
-
-    def comparison(self, model: str, against: str) -> Mapping[str, Any] | None:
-        """What was found when these two versions were compared; None where they never were."""
-        query = select(comparisons.c.document).where(comparisons.c.model == model, comparisons.c.against == against)
-        return self.read(lambda transaction: transaction.execute(query).scalar())
-
-    def keep_comparison(self, model: str, against: str, document: Mapping[str, object]) -> None:
-        """Keep what was found: versions do not change, so neither does it."""
-
-        def work(transaction: Transaction) -> None:
-            there = select(models.c.id).where(models.c.id.in_([model, against]))
-            mine = (comparisons.c.model == model) & (comparisons.c.against == against)
-            if (
-                len(transaction.execute(there).all()) < 2
-                or transaction.execute(select(comparisons).where(mine)).first()
-            ):
-                return
-            values = {"model": model, "against": against, "document": dict(document), "created": now()}
-            made = insert(comparisons).values(**values)
-            if transaction.postgresql:
-                from sqlalchemy.dialects.postgresql import insert as insert_unless
-
-                made = insert_unless(comparisons).values(**values).on_conflict_do_nothing()
-            transaction.execute(made)
-
-        self.write(work)
 
 
 def model_of(row: RowMapping) -> PublishedModel:
     return PublishedModel(**row)
 
 
-def _of(project: str | None, deleted: bool | None) -> Any:
+def models_of(project: str | None, deleted: bool | None) -> Any:
+    """The versions of a project, those that are deleted or those that are not; None for all."""
     query = select(models)
     if deleted is not None:
         query = query.where(models.c.deleted.is_not(None) if deleted else models.c.deleted.is_(None))
@@ -456,7 +257,7 @@ def _resolved(
     transaction: Transaction, project: str | None, reference: str, fingerprint: str | None = None
 ) -> PublishedModel:
     name, selector = parsed(reference)
-    query = _of(project, False).where(models.c.name == name).order_by(models.c.id.desc())
+    query = models_of(project, False).where(models.c.name == name).order_by(models.c.id.desc())
     if fingerprint is not None:
         query = query.where(models.c.fingerprint == fingerprint)
     if VERSION.fullmatch(selector):
@@ -477,7 +278,7 @@ def _resolved(
 
 def _named(transaction: Transaction, project: str, name: str, selector: str) -> PublishedModel | None:
     if selector == BEST:
-        versions = _versions(transaction, project, name)
+        versions = versions_of(transaction, project, name)
         return best_of(versions, *_score(_name_of(transaction, project, name), versions))
     query = select(models).join(aliases, aliases.c.model == models.c.id)
     query = query.where(aliases.c.project == project, aliases.c.name == name, aliases.c.alias == selector)
@@ -486,21 +287,21 @@ def _named(transaction: Transaction, project: str, name: str, selector: str) -> 
 
 
 def _known(transaction: Transaction, project: str, name: str) -> str:
-    about = _about(transaction, project, name)
-    versions = ", ".join(str(each.version) for each in _versions(transaction, project, name)[:10])
+    about = about_name(transaction, project, name)
+    versions = ", ".join(str(each.version) for each in versions_of(transaction, project, name)[:10])
     return f"its aliases: {', '.join(each.alias for each in about.aliases)}; its versions: {versions}"
 
 
-def _versions(transaction: Transaction, project: str, name: str) -> list[PublishedModel]:
-    """Newest first."""
-    query = _of(project, False).where(models.c.name == name).order_by(models.c.version.desc())
+def versions_of(transaction: Transaction, project: str, name: str) -> list[PublishedModel]:
+    """The versions of a name, newest first."""
+    query = models_of(project, False).where(models.c.name == name).order_by(models.c.version.desc())
     return [model_of(row) for row in transaction.execute(query).mappings()]
 
 
-def _about(
+def about_name(
     transaction: Transaction, project: str, name: str, versions: Sequence[PublishedModel] | None = None
 ) -> ModelName:
-    versions = _versions(transaction, project, name) if versions is None else versions
+    versions = versions_of(transaction, project, name) if versions is None else versions
     benchmark, metric = _score(_name_of(transaction, project, name), versions)
     found = [ModelAlias(LATEST, versions[0].version, versions[0].id)] if versions else []
     if (best := best_of(versions, benchmark, metric)) is not None:
@@ -520,16 +321,12 @@ def _score(row: RowMapping | None, versions: Sequence[PublishedModel]) -> tuple[
     return next((main for each in versions if (main := main_score(each))[0]), ("", ""))
 
 
-def _metrics(model: PublishedModel, benchmark: str) -> list[str]:
-    return [each for each in numbers(model.scores.get(benchmark)) if is_score(each)]
-
-
 def _name_of(transaction: Transaction, project: str, name: str) -> RowMapping | None:
     query = select(names).where(names.c.project == project, names.c.name == name)
     return transaction.execute(query).mappings().first()
 
 
-def _name_row(transaction: Transaction, project: str, name: str) -> RowMapping:
+def name_row(transaction: Transaction, project: str, name: str) -> RowMapping:
     """The name's row, made where it is not there, kept from others until the commit."""
     query = select(names).where(names.c.project == project, names.c.name == name)
     values = {"project": project, "name": name, "last_version": 0, "benchmark": "", "metric": ""}
@@ -543,35 +340,7 @@ def _name_row(transaction: Transaction, project: str, name: str) -> RowMapping:
     return transaction.execute(query).mappings().one()
 
 
-def _locked(transaction: Transaction, model_id: str, project: str | None) -> PublishedModel:
-    """The version, kept from others until the commit. Raises NotFound."""
-    query = _of(project, False).where(models.c.id == model_id)
-    query = query.with_for_update() if transaction.postgresql else query
-    row = transaction.execute(query).mappings().first()
-    if row is None:
-        raise NotFound("model", model_id)
-    return model_of(row)
-
-
-def _alias_row(model: PublishedModel, alias: str) -> Any:
-    return (aliases.c.project == model.project) & (aliases.c.name == model.name) & (aliases.c.alias == alias)
-
-
-def _version_of(transaction: Transaction, model_id: str | None) -> int | None:
-    return transaction.execute(select(models.c.version).where(models.c.id == model_id)).scalar()
-
-
-def _user(transaction: Transaction, model: PublishedModel) -> str | None:
-    """A job that has not ended and uses the version."""
-    jobs = tables.jobs
-    living = jobs.c.state.not_in([str(state) for state in TERMINAL])
-    query = select(jobs.c.id).where(
-        living, jobs.c.project == model.project, cast(jobs.c.models, Text).contains(f'"{model.id}"')
-    )
-    return transaction.execute(query.limit(1)).scalar()
-
-
-def _restored(transaction: Transaction, model: PublishedModel, why: str | None = None) -> PublishedModel:
+def restored(transaction: Transaction, model: PublishedModel, why: str | None = None) -> PublishedModel:
     transaction.execute(update(models).where(models.c.id == model.id).values(deleted=None))
     note(
         transaction,

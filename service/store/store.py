@@ -31,6 +31,7 @@ from service.store.hosts import HostQueries
 from service.store.jobs import JobQueries, QueueQueries
 from service.store.models import ModelQueries
 from service.store.projects import ProjectQueries, TokenQueries
+from service.store.registry import RegistryQueries
 from service.store.results import ResultQueries
 from service.store.tables import now
 
@@ -218,6 +219,7 @@ class Store(
     LeaseQueries,
     ResultQueries,
     ModelQueries,
+    RegistryQueries,
     HostQueries,
     FileQueries,
     TokenQueries,
