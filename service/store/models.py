@@ -183,7 +183,7 @@ class ModelQueries(Database):
 
     def model(self, project: str | None, reference: str, fingerprint: str | None = None) -> PublishedModel:
         """What a reference stands for now, or the version of the name with this fingerprint. Raises NotFound."""
-        return self.read(lambda transaction: _resolved(transaction, project, reference, fingerprint))
+        return self.read(lambda transaction: resolved(transaction, project, reference, fingerprint))
 
     def model_by_id(self, model_id: str, project: str | None = None, deleted: bool = False) -> PublishedModel:
         """One version; with `deleted` also one that is marked as such. Raises NotFound."""
@@ -253,9 +253,10 @@ def models_of(project: str | None, deleted: bool | None) -> Any:
     return query if project is None else query.where(models.c.project == project)
 
 
-def _resolved(
+def resolved(
     transaction: Transaction, project: str | None, reference: str, fingerprint: str | None = None
 ) -> PublishedModel:
+    """What a reference stands for now. Raises NotFound."""
     name, selector = parsed(reference)
     query = models_of(project, False).where(models.c.name == name).order_by(models.c.id.desc())
     if fingerprint is not None:

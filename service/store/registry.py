@@ -143,6 +143,11 @@ class RegistryQueries(Database):
                 raise Conflict(f"'{model.reference}' is used by job '{user}', which has not ended; cancel it, or wait")
             moment = now()
             transaction.execute(update(models).where(models.c.id == model.id).values(deleted=moment))
+            same = models_of(model.project, False).where(models.c.name == model.name)
+            if transaction.execute(same).first() is None:
+                granted = tables.model_permissions  # a later model of that name is another one
+                mine = (granted.c.owner == model.project) & (granted.c.model == model.name)
+                transaction.execute(delete(granted).where(mine))
             note(
                 transaction,
                 "model.delete",

@@ -21,7 +21,8 @@ SINCE = {
     "0002": {"stage_results", "files", "models", "scores"},
     "0003": {"ended_sessions"},
     "0004": {"audit"},
-    "0005": {"model_names", "model_aliases", "model_comparisons"},
+    "0005": {"model_permissions", "evals", "eval_runs", "eval_items"},
+    "0006": {"model_names", "model_aliases", "model_comparisons"},
 }
 """Revision -> the tables that it adds."""
 
@@ -57,6 +58,8 @@ def filled(store):
     store.keep_comparison(other.id, model.id, {"benchmarks": []})
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     store.end_session("nonce", 4e9)
+    store.grant("p", "m", ["p"])
+    store.add_run(store.add_eval("p", "e", {}, [], {}), "r", {}, {}, "m", [({"a": 1}, {})], "submitter")
 
 
 def contents(store, names, columns=None):
@@ -135,7 +138,7 @@ def test_what_was_published_before_versions_is_numbered_in_its_order_and_numbers
         return empty.publish_model(attempt.id, attempt.fencing, name=name, fingerprint=fingerprint, path="/m")
 
     before = [publish("m", "f"), publish("other", "f"), publish("m", "g")]
-    downgrade(empty, "0004")
+    downgrade(empty, "0005")
     assert "version" not in columns_of(empty)["models"]
     upgrade(empty)
     assert [(each.name, each.version, each.id) for each in empty.models("p")] == [
