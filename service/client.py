@@ -173,9 +173,9 @@ class Connection:
     def __exit__(self, *exception: object) -> None:
         self._client.close()
 
-    def get(self, path: str, **parameters: Any) -> Any:
-        """The JSON behind a path. Raises ServerRefused, Unreachable."""
-        return self._json("GET", path, params=_given(parameters), again=True)
+    def get(self, path: str, *, seconds: float = SECONDS, **parameters: Any) -> Any:
+        """The JSON behind a path, waited for that long. Raises ServerRefused, Unreachable."""
+        return self._json("GET", path, params=_given(parameters), timeout=seconds, again=True)
 
     def text(self, path: str, **parameters: Any) -> str:
         """The text behind a path. Raises ServerRefused, Unreachable."""
@@ -192,13 +192,19 @@ class Connection:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
+        seconds: float = SECONDS,
     ) -> Any:
-        """Send JSON, or `content` as it is. `key` makes it safe to send again: the server does it once."""
+        """Send JSON, or `content` as it is, and wait that long for the answer. `key` makes it safe to send again: the
+        server does it once."""
         sent = {**(headers or {}), **({"Idempotency-Key": key} if key else {})}
         body: dict[str, Any] = (
             {"content": content} if content is not None else {"json": data} if data is not None else {}
         )
-        return self._json("POST", path, headers=sent, again=key is not None, **body)
+        return self._json("POST", path, headers=sent, again=key is not None, timeout=seconds, **body)
+
+    def put(self, path: str, data: object) -> Any:
+        """Have something be as it is sent; doing it twice is doing it once."""
+        return self._json("PUT", path, json=data, again=True)
 
     def patch(self, path: str, *, content: bytes, headers: Mapping[str, str]) -> Any:
         """Send a piece of something."""

@@ -3,11 +3,11 @@
 SQLite needs some kilobytes to open a database. The ballast is a file of zeros in the home, given up when the server
 starts on a full disk, and made again when there is room: whoever frees space finds a service that answers.
 
-The sweep deletes uploads that nobody finished, jobs whose time after their end is over, and secrets of attempts that
-have ended. An upload that nobody added to for `upload_seconds` is deleted, row and bytes. The age of an upload is that
-of the last byte, by the part file's time of change, or of the announcement where no byte came. A chunk that is on its
-way holds the part's lock and is left alone. A part whose row is gone, because the service was killed between the two,
-goes likewise.
+The sweep deletes uploads that nobody finished, jobs whose time after their end is over, deleted models whose grace
+period is over, and secrets of attempts that have ended. An upload that nobody added to for `upload_seconds` is deleted,
+row and bytes. The age of an upload is that of the last byte, by the part file's time of change, or of the announcement
+where no byte came. A chunk that is on its way holds the part's lock and is left alone. A part whose row is gone, because
+the service was killed between the two, goes likewise.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def keep_ballast(home: Path, reserve: int) -> None:
 PAGE = 500
 PART = ".part"
 DELETED = ".deleted"
-"""In the folder of a job that is being deleted."""
+"""In the folder of a job that is being deleted, and at the end of the name of a model's folder that is."""
 
 
 def sweep(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
@@ -122,6 +122,28 @@ def sweep_jobs(store: Store, settings: Settings, clock: Callable[[], float] = ti
             gone += 1
     if gone:
         log.info("%d jobs are deleted, whose time after their end is over", gone)
+    return gone
+
+
+def sweep_models(store: Store, settings: Settings, clock: Callable[[], float] = time.time) -> int:
+    """Delete the files of every deleted version whose grace period is over; returns how many there were. The row goes
+    first, so that nothing names a folder that is half gone; what a killed server left is found by its mark."""
+    gone = 0
+    root = settings.models.resolve()
+    for marker in settings.models.glob(f"*/*/.*{DELETED}"):
+        shutil.rmtree(marker, ignore_errors=True)
+    for model in store.outlived_models(clock(), settings.model_grace_days, PAGE):
+        if not store.purge_model(model.id, model.deleted):
+            continue  # it was restored meanwhile
+        folder = Path(model.path).resolve()
+        if folder.is_relative_to(root) and folder != root:
+            marked = folder.with_name(f".{folder.name}{DELETED}")
+            with suppress(OSError):
+                folder.rename(marked)
+                shutil.rmtree(marked, ignore_errors=True)
+        gone += 1
+    if gone:
+        log.info("%d deleted versions of models are gone for good", gone)
     return gone
 
 

@@ -108,6 +108,8 @@ class Settings(BaseModel):
     """Bytes of main memory for an attempt whose job names no limit; None for its share of the host, 0 for no limit."""
     stage_seconds: float = Field(30 * 24 * 3600.0, gt=0)
     """A finished stage that no job's folder leads to is deleted when it is older."""
+    model_grace_days: float = Field(7.0, ge=0)
+    """How long a deleted version of a model can be restored; then its files are deleted."""
     audit_days: float = Field(365.0, gt=0)
     """Rows of the audit trail that are older are deleted."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.core.errors import CommandError
 from service.attempts.stage_store import model_in
 from service.checking import Checker, Outline
-from service.jobs.job import Job, JobRequest, Kind, Resources
+from service.jobs.job import Job, JobRequest, Kind, ModelVersion, Resources
 from service.jobs.states import State
 from service.safety import secrets as secret_store
 from service.safety.network_recipes import Known, Needs, read_network
@@ -29,6 +29,8 @@ class LookedUp(Known):
     """What was found, and the jobs whose models those are or will be."""
 
     depends_on: tuple[str, ...] = field(default=())
+    models: Mapping[str, ModelVersion] = field(default_factory=dict)
+    """Reference to a model -> the version that it stands for now."""
 
 
 def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> LookedUp:
@@ -43,11 +45,14 @@ def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> Loo
             files[identifier] = file_path(settings, file)
     checkpoints: dict[str, Path | None] = {}
     depends_on: list[str] = []
+    models: dict[str, ModelVersion] = {}
     for name in needs.models:
         try:
-            checkpoints[f"model:{name}"] = Path(store.model(project, name).path)
+            model = store.model(project, name)
         except NotFound:
             continue
+        checkpoints[f"model:{name}"] = Path(model.path)
+        models[name] = {"id": model.id, "reference": model.reference}
     for name in needs.jobs:
         job = job_named(store, project, name)
         if job is None:
@@ -57,7 +62,7 @@ def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> Loo
             checkpoints[f"job:{name}"] = folder
             depends_on.append(job.id)  # of one that has succeeded too, so that the same request stays the same
     code = allowed_code(store, settings, project) if needs.code else frozenset()
-    return LookedUp(files, checkpoints, code, settings.private_endpoints, tuple(depends_on))
+    return LookedUp(files, checkpoints, code, settings.private_endpoints, tuple(depends_on), models)
 
 
 def allowed_code(store: Store, settings: Settings, project: str) -> frozenset[str]:
@@ -185,6 +190,7 @@ def submit(
         submitted_by=token,
         secrets=wish.secrets,
         openai=dict(openai or {}),
+        models=fitting.lookup.models,
     )
     return store.submit(request, max_queued=settings.max_queued)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from service.attempts.preparing import PIPELINES
 from service.attempts.stage_store import free_stages
 from service.attempts.watching import Watcher
-from service.disk import keep_ballast, sweep, sweep_folders, sweep_jobs
+from service.disk import keep_ballast, sweep, sweep_folders, sweep_jobs, sweep_models
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
 from service.jobs.job import GpuSlot, Host
@@ -105,6 +105,7 @@ class Supervisor:
                 if renewed - retained >= RETAIN_SECONDS:
                     retained = renewed
                     sweep_jobs(self._store, self._settings)
+                    sweep_models(self._store, self._settings)
                 for attempt, job in self._store.claim_expired(
                     self.holder, self._settings.lease_seconds, hosts=self._within_reach()
                 ):

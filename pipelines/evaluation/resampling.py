@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.core.interfaces import Score
 from pipelines.metrics.base import Column, CountedMetric, counted_metric, load_metric
 from pipelines.metrics.seqeval import Seqeval
 from pipelines.metrics.statistics import p_of_draws
@@ -236,17 +237,22 @@ def _of_texts(task: Any, part: SplitColumns) -> Rescored | None:
 
 def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[np.generic]) -> Rescored:
     classes = () if task.task.kind == "regression" else task.task.head.labels
-    settings = {"classes": len(classes)} if classes else {}
-    metrics = [load_metric(name) for name in task.metrics]
+    scored = score_answers(task.metrics, len(classes))
+    return ScoredLogits(scored, predicted[:, None], labels, predicted == labels if classes else None)
+
+
+def score_answers(metrics: Sequence[str], classes: int) -> Score:
+    """The metrics as one function of answers (examples, 1) and labels (examples,): numbers of classes, or numbers
+    where there are no classes."""
+    settings = {"classes": classes} if classes else {}
+    loaded = [load_metric(name) for name in metrics]
 
     def scored(answers: NDArray[np.generic], truth: NDArray[np.generic]) -> dict[str, float]:
         return {
-            name: value
-            for metric in metrics
-            for name, value in metric.compute(answers[:, 0], truth, **settings).items()
+            name: value for metric in loaded for name, value in metric.compute(answers[:, 0], truth, **settings).items()
         }
 
-    return ScoredLogits(scored, predicted[:, None], labels, predicted == labels if classes else None)
+    return scored
 
 
 def _of_spans(task: Any, part: SplitColumns) -> Rescored | None:

@@ -47,11 +47,13 @@ from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
+    from pipelines.evaluation.outcomes import Outcomes
     from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
-CONTENTS = 2
-"""What a publication holds: since 2, what others verify and make it again with. An older one is published again."""
+CONTENTS = 3
+"""What a publication holds: since 2, what others verify and make it again with; since 3, its outcomes on each example.
+An older one is published again."""
 
 
 def _require(value: Any) -> Any:
@@ -236,6 +238,8 @@ class Publish(Stage):
         assembled: Path,
     ) -> JSONObject:
         """The complete folder, proven; returns what its marker says."""
+        from pipelines.evaluation.outcomes import OUTCOMES, write_outcomes  # numpy, which checks of recipes do without
+
         trained = context.stage_folders[source] / "model"
         head = read_head(trained)
         tuner = getattr(context.recipe.stage(source), "tuner", None)
@@ -260,6 +264,7 @@ class Publish(Stage):
         made = manifest_of(context, [*history, *others], source, scores)
         manifest = provenance.public({**made, "sources": read})
         manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
+        write_outcomes(assembled / OUTCOMES, _outcomes(context, scores))
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
@@ -295,6 +300,19 @@ class Publish(Stage):
                 message=f"{proof.flips} of {proof.rows} predictions differ from the evaluation when computed again "
                 "in fp32: their two best classes are almost equal",
             )
+
+
+def _outcomes(context: Context, scores: Mapping[str, BenchmarkScores]) -> list[Outcomes]:
+    """How the model did on each example of each benchmark, as far as its evaluate stages left it."""
+    from pipelines.evaluation.outcomes import outcomes_of
+
+    outcomes = []
+    for benchmark, each in scores.items():
+        stage: Any = context.recipe.stage(each.stage)
+        choices = {choice.name: choice for choice in stage.choices(context.recipe)[0]}
+        if (defined := each.defined()) is not None:
+            outcomes.append(outcomes_of(defined, choices.get(benchmark)))
+    return [each for each in outcomes if each is not None]
 
 
 def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Mapping[str, set[str]]) -> str | None:

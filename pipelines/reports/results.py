@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
-from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
-from pipelines.evaluation.policy_completions import of_each_prompt
-from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored
+from pipelines.core.results import (
+    BenchmarkScores,
+    is_number,
+    numbers,
+    published_at,
+    read_scores,
+    scores_in,
+    stage_folders,
+    training_costs,
+)
+from pipelines.evaluation.outcomes import OUTCOMES, Outcomes, outcomes_of, read_outcomes
+from pipelines.evaluation.resampling import Floats, Rescored
 from pipelines.tasks.evaluation import BenchmarkChoice
-from pipelines.tasks.predictions import read_predictions
 
 Points = list[tuple[float, float]]
 Event = JSONObject
 
-SEED = 42
-"""Of the resampled examples: the same for every run, so that all of them are paired."""
 MOST_POINTS = 300
 """Of a learning curve."""
 PPO_SIGNALS: Mapping[str, tuple[str, ...]] = {
@@ -54,68 +57,28 @@ class Result(BenchmarkScores):
     """Of the stage that trained the model, with `saved_bytes`: the weights that it left on the disk."""
     examples: int = 0
     choice: BenchmarkChoice | None = None
-    predictions: Path | None = None
-
-    @property
-    def of_completions(self) -> bool:
-        """Whether the scores are means over the completions of prompts."""
-        return "policy" in self.details
+    published: Outcomes | None = None
+    """What a publication says of each example; of a run it is read from the predictions."""
 
     @cached_property
-    def _by_suffix(self) -> dict[str, Any]:
-        """The predictions of each split, by the suffix of its metrics."""
-        if self.predictions is None or not self.predictions.is_file():
-            return {}
-        predictions = read_predictions(self.predictions)
-        return {
-            suffix: predictions[self.benchmark, split]
-            for suffix, split in self.splits.items()
-            if (self.benchmark, split) in predictions
-        }
+    def _outcomes(self) -> Outcomes | None:
+        return self.published or outcomes_of(self, self.choice)
 
     def same_examples(self, other: Result) -> bool:
         """Whether both were scored on the same examples."""
-        mine, theirs = self._by_suffix, other._by_suffix
-        if not mine or mine.keys() != theirs.keys():
-            return False
-        return all(_identity(mine[suffix]) == _identity(theirs[suffix]) for suffix in mine)
+        mine, theirs = self._outcomes, other._outcomes
+        return mine is not None and theirs is not None and bool(mine.identity) and mine.identity == theirs.identity
 
     @cached_property
     def parts(self) -> dict[str, Rescored]:
         """By suffix: the split's predictions, ready to be scored again. Only of splits where that gives the same
         scores."""
-        parts: dict[str, Rescored] = {}
-        if self.choice is None:
-            return parts
-        for suffix, predictions in self._by_suffix.items():
-            own = {name.removesuffix(suffix): value for name, value in self.metrics.items() if name.endswith(suffix)}
-            try:
-                part = rescored(self.choice.open_task(), predictions, own)
-            except Exception:  # a kind of prediction that is not one answer an example: there is no interval then
-                continue
-            if part is not None:
-                parts[suffix] = part
-        return parts
+        return {} if self._outcomes is None else self._outcomes.parts
 
     @cached_property
     def draws(self) -> dict[str, Floats]:
         """By metric: the score on resampled examples (resamples,). Empty where predictions cannot be scored again."""
-        if self.of_completions and self.predictions is not None and self.predictions.is_file():
-            columns = of_each_prompt(self.predictions, list(self.metrics))
-            return {name: column[resamples(len(column), SEED)].mean(axis=1) for name, column in columns.items()}
-        return {
-            f"{name}{suffix}": scores
-            for suffix, part in self.parts.items()
-            for name, scores in part.resampled(resamples(len(part), SEED)).items()
-            if f"{name}{suffix}" in self.metrics
-        }
-
-
-def _identity(predictions: JSONObject) -> tuple[bytes, Any]:
-    """Row numbers and labels: what makes examples the same."""
-    labels = predictions.get("label", predictions.get("reference"))
-    index: NDArray[np.generic] = np.asarray(predictions["index"])
-    return index.tobytes(), labels.tobytes() if isinstance(labels, np.ndarray) else labels
+        return {} if self._outcomes is None else self._outcomes.draws
 
 
 def results_of(folder: Path, recipe: Recipe) -> list[Result]:
@@ -131,9 +94,27 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
                 continue
             result = Result(**vars(defined), costs=_costs(folders, scores.model), choice=choices.get(scores.benchmark))
             result.examples = sum((scores.details.get("examples") or {}).values())
-            if result.choice is not None or result.of_completions:
-                result.predictions = folders[stage.id] / "predictions.parquet"
             results.append(result)
+    return results
+
+
+def published_results(folder: Path) -> list[Result]:
+    """The same of a publication, from what it carries. Raises DataError where what it carries cannot be read."""
+    manifest = read_json(folder / "manifest.json")
+    model = str((manifest.get("model") or {}).get("stage") or folder.name)
+    stated = {each.get("benchmark"): each for each in manifest.get("scores") or []}
+    results = []
+    for outcomes in read_outcomes(folder / OUTCOMES):
+        about = stated.get(outcomes.benchmark) or {}
+        scores = scores_in({outcomes.benchmark: outcomes.metrics}, {outcomes.benchmark: about}, str(about.get("stage")))
+        results += [
+            Result(
+                **vars(replace(each, model=model)),
+                published=outcomes,
+                examples=int(sum(numbers(about.get("examples")).values())),
+            )
+            for each in scores
+        ]
     return results
 
 

@@ -1,4 +1,4 @@
-"""Finished runs side by side: the same benchmarks, each model tested against the first on the same examples.
+"""Finished runs and publications side by side: each model tested against the first on the same examples.
 
 A difference is called more than noise only where the p-value of the deciding test, corrected for all comparisons that
 are shown, is at most 0.05.
@@ -18,6 +18,7 @@ from pipelines.core.load import load as load_recipe
 from pipelines.core.paired_tests import ROUNDS
 from pipelines.core.registry import nearest
 from pipelines.core.scores import smaller_is_better
+from pipelines.evaluation.outcomes import OUTCOMES, SEED
 from pipelines.evaluation.resampling import Estimate, paired_difference
 from pipelines.metrics import statistics
 from pipelines.metrics.statistics import (
@@ -31,7 +32,8 @@ from pipelines.metrics.statistics import (
     randomisation,
     shown,
 )
-from pipelines.reports.results import SEED, Result, results_of
+from pipelines.publishing.destinations.destination import MARKER
+from pipelines.reports.results import Result, published_results, results_of
 
 Test = Literal["bootstrap", "randomisation", "mcnemar"]
 TESTS: tuple[Test, ...] = ("bootstrap", "randomisation", "mcnemar")
@@ -199,7 +201,7 @@ def _side_by_side(
     warnings: list[str] = []
     for each in models:
         verdict = "reference" if each is reference else _verdict(each, test)
-        columns.append(_column(each, verdict))
+        columns.append(_column(each, verdict, test))
         if each is not reference:
             sentences.append(_sentence(each, reference.name, verdict, test, how, count))
         if verdict == "inside the noise":
@@ -217,18 +219,21 @@ def _side_by_side(
     }
 
 
-def _column(compared: RunComparison, verdict: str) -> JSONObject:
+def _column(compared: RunComparison, verdict: str, test: Test) -> JSONObject:
     """One model, as plain data."""
     result, tested = compared.result, compared.tested
     metrics: dict[str, Any] = {}
     for metric, value in result.metrics.items():
         estimate = tested.differences.get(metric)
+        p_value = tested.p_values.get(metric, {}).get(test)
         difference = estimate and {
             "value": estimate.value,
             "interval": [estimate.low, estimate.high],
             "clear": estimate.clear,
             "p": tested.p_values.get(metric, {}),
             "corrected": compared.corrected if metric == result.main else None,
+            "verdict": verdict if metric == result.main else _verdict_on(metric, tested, p_value, test),
+            "verdict_alone": _verdict_on(metric, tested, p_value, test),
         }
         interval = list(result.intervals[metric]) if metric in result.intervals else None
         metrics[metric] = {"value": value, "interval": interval, "difference": difference}
@@ -249,20 +254,24 @@ def _column(compared: RunComparison, verdict: str) -> JSONObject:
         },
         "costs": result.costs,
         "examples": result.examples,
+        "same_examples": compared.same,
     }
 
 
 def _verdict(each: RunComparison, test: Test) -> str:
     """`better`, `worse`, `inside the noise`, or nothing where the test cannot be made."""
-    difference, p_value = each.tested.differences.get(each.result.main), each.corrected.get(test)
+    return _verdict_on(each.result.main, each.tested, each.corrected.get(test), test)
+
+
+def _verdict_on(metric: str, tested: PairedTests, p_value: float | None, test: Test) -> str:
+    difference = tested.differences.get(metric)
     if difference is None or p_value is None:
         return ""
     if p_value > SIGNIFICANCE_LEVEL or (test == "bootstrap" and not difference.clear):
         return "inside the noise"
-    gained = difference.value
-    if test == "mcnemar" and each.tested.mcnemar is not None:  # it judges right answers, whatever the main score is
-        return "better" if each.tested.mcnemar.only_first > each.tested.mcnemar.only_second else "worse"
-    return "better" if (gained > 0) != smaller_is_better(each.result.main) else "worse"
+    if test == "mcnemar" and tested.mcnemar is not None:  # it judges right answers, whatever the main score is
+        return "better" if tested.mcnemar.only_first > tested.mcnemar.only_second else "worse"
+    return "better" if (difference.value > 0) != smaller_is_better(metric) else "worse"
 
 
 def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how: Correction, count: int) -> str:
@@ -294,7 +303,16 @@ def _sentence(each: RunComparison, reference: str, verdict: str, test: Test, how
 
 
 def _finished(folder: Path) -> list[Result]:
-    """What a finished run measured. Raises CommandError."""
+    """What a finished run measured, or what a publication carries of it. Raises CommandError, DataError."""
+    if (folder / MARKER).is_file():
+        if not (folder / OUTCOMES).is_file():
+            raise CommandError(
+                f"{folder} was published without {OUTCOMES}, so nobody can say how it did on each example; run its "
+                "recipe again, which reuses what is trained and publishes it with them"
+            )
+        if not (carried := published_results(folder)):
+            raise CommandError(f"{folder} carries no scores: its recipe has no evaluate stage with public labels")
+        return carried
     try:
         finished = "finished" in json.loads((folder / "manifest.json").read_text())
     except (OSError, ValueError):

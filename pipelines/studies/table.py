@@ -13,10 +13,11 @@ from pipelines.core.files import JSONObject
 from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.core.study_matrix import Axis
 from pipelines.core.study_options import StudyOptions, reference_axis
+from pipelines.evaluation.outcomes import SEED
 from pipelines.evaluation.resampling import Estimate, Floats, mean_interval, paired_difference
 from pipelines.metrics.statistics import SIGNIFICANCE_LEVEL as SIGNIFICANT
 from pipelines.metrics.statistics import Correction, corrected
-from pipelines.reports.results import SEED, Points, Result, learning_curve, results_of
+from pipelines.reports.results import Points, Result, learning_curve, results_of
 from pipelines.studies.state import CellState, StudyState
 
 Blocks = list[tuple[dict[str, str], str, list["StudyRow"]]]

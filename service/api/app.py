@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import disk, logs
-from service.api import administration, files, health, jobs, models, predict, problems, watching
+from service.api import administration, files, health, jobs, models, predict, problems, registry, watching
 from service.api.context import make_service
 from service.api.limits import BodyLimit
 from service.checking import Checker, checker_of
@@ -25,6 +25,7 @@ from service.store.store import Store
 from service.web import access, compare, job, submit, trying
 from service.web import jobs as job_pages
 from service.web import models as model_pages
+from service.web import registry as registry_pages
 from service.web.rendering import STATIC, Assets
 from service.web.sessions import Sessions
 
@@ -43,7 +44,7 @@ ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
-PAGES = (access, job_pages, job, compare, model_pages, trying, submit)
+PAGES = (access, job_pages, job, compare, model_pages, registry_pages, trying, submit)
 
 
 def create_app(
@@ -75,7 +76,7 @@ def create_app(
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, predict, administration, eval_comparison):
+    for part in (jobs, watching, files, models, registry, predict, administration, eval_comparison):
         app.include_router(part.router, prefix="/api/v1")
     for part in (openai_routes, grading, evals, permissions, inference):
         app.include_router(part.router, prefix="/v1")

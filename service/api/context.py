@@ -37,6 +37,8 @@ class Lanes:
     checks: Lane
     fetches: Lane = field(default_factory=lambda: Lane("a download to the server", 4))
     """Files from URLs, and those that are examined or hashed as a whole."""
+    comparisons: Lane = field(default_factory=lambda: Lane("a comparison of models", 2, waiting=32, each=4))
+    """Each is a process that reads what two versions say of every example."""
     readings: Lane = field(default_factory=lambda: Lane("a whole log or curve", 4))
     health: Lane = field(default_factory=lambda: Lane("health", 2, each=256))
 

@@ -13,8 +13,9 @@ from service.jobs.job import Attempt, Event, Host, Job, Resources
 from service.jobs.states import Move, Reason, State, allowed
 from service.safety.redaction import Redactor
 from service.store.files import File
+from service.store.models import ModelName, PublishedModel
 from service.store.projects import Token
-from service.store.results import PublishedModel, StageResult, StoredScore
+from service.store.results import StageResult, StoredScore
 
 Item = TypeVar("Item")
 ACTIONS = {Move.PAUSE: "pause", Move.RESUME: "resume", Move.CANCEL: "cancel", Move.RETRY: "retry"}
@@ -82,6 +83,9 @@ class JobDocument(BaseModel):
     attempts: int
     retries: int
     preemptions: int
+    models: dict[str, str] = Field(
+        description="What each reference to a model, such as demo@production, stood for when it was submitted: demo@3."
+    )
     progress: dict[str, Any] = Field(description="Stage, step, total and loss of its newest events.")
     study: bool = Field(description="Whether its recipe has a matrix.")
     actions: list[Literal["pause", "resume", "cancel", "retry"]] = Field(description="What can be asked of it now.")
@@ -111,6 +115,7 @@ class JobDocument(BaseModel):
             attempts=job.attempts,
             retries=job.retries,
             preemptions=job.preemptions,
+            models={name: version["reference"] for name, version in job.request.models.items()},
             progress=redactor.plain(job.progress),
             study=is_study(job.request.recipe),
             actions=[ACTIONS[move] for move in allowed(job.state) if move in ACTIONS],
@@ -234,10 +239,12 @@ class FileDocument(BaseModel):
 
 
 class ModelDocument(BaseModel):
-    """A published model."""
+    """A version of a published model."""
 
     id: str
-    name: str = Field(description="Recipes name it `model:NAME`.")
+    name: str = Field(description="Recipes name its newest version `model:NAME`.")
+    version: int = Field(description="Recipes name it `model:NAME@VERSION`.")
+    aliases: list[str] = Field(description="What names it now: latest, best, production and others.")
     project: str
     fingerprint: str
     job: str
@@ -245,12 +252,18 @@ class ModelDocument(BaseModel):
     parameters: int | None
     scores: dict[str, Any]
     created: datetime
+    deleted: datetime | None = Field(
+        None, description="When it was deleted; until its grace period ends it can be restored."
+    )
 
     @classmethod
-    def of(cls, model: PublishedModel) -> ModelDocument:
+    def of(cls, model: PublishedModel, about: ModelName | None = None) -> ModelDocument:
+        """`about` is what belongs to its name."""
         return cls(
             id=model.id,
             name=model.name,
+            version=model.version,
+            aliases=[each.alias for each in about.aliases if each.model == model.id] if about else [],
             project=model.project,
             fingerprint=model.fingerprint,
             job=model.job,
@@ -258,6 +271,7 @@ class ModelDocument(BaseModel):
             parameters=model.parameters,
             scores=finite(model.scores),
             created=moment(model.created),
+            deleted=moment(model.deleted),
         )
 
 

@@ -1,11 +1,14 @@
-"""Published models: list, card, files, download, delete; and the leaderboards over their scores."""
+"""Published models: list, card, files, download, delete; and the leaderboards over their scores.
+
+`{name}` of a path is a reference: `NAME` is the newest version, `NAME@3` a version, `NAME@production` what an alias
+names. An id is taken too.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +24,7 @@ from service.api.jobs import LIMIT, clean
 from service.api.problems import Problem, described
 from service.attempts.folders import open_regular
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 router = APIRouter(tags=["models"], responses=described())
 Fingerprint = Annotated[str | None, Query(max_length=128, description="Of an older publication of the same name.")]
@@ -37,15 +40,24 @@ def models(
     name: Annotated[str | None, Query(max_length=200)] = None,
     job: Annotated[str | None, Query(max_length=64)] = None,
     after: Annotated[str | None, Query(max_length=64)] = None,
+    deleted: Annotated[bool, Query(description="Those alone that are deleted and can be restored.")] = False,
     limit: int = LIMIT,
 ) -> Page[ModelDocument]:
-    """The published models of the project, newest first."""
-    models = service.store.models(caller.scope, name=clean(name), job=clean(job), after=clean(after), limit=limit)
-    return page([ModelDocument.of(model) for model in models], limit, models[-1].id if models else None)
+    """The published models of the project, every version of them, newest first."""
+    models = service.store.models(
+        caller.scope, name=clean(name), job=clean(job), after=clean(after), deleted=deleted, limit=limit
+    )
+    return page(documents_of(service, models), limit, models[-1].id if models else None)
+
+
+def documents_of(service: Service, models: Sequence[PublishedModel]) -> list[ModelDocument]:
+    """The versions with their aliases."""
+    about = service.store.model_names(models)
+    return [ModelDocument.of(model, about.get((model.project, model.name))) for model in models]
 
 
 def model_of(service: Service, caller: Caller, name: str, fingerprint: str | None = None) -> PublishedModel:
-    """A model by its name, else by its id. Raises NotFound."""
+    """A version by a reference, or by its id. Raises NotFound."""
     name = clean(name) or ""
     if name.startswith("model-") and fingerprint is None:
         try:
@@ -57,8 +69,8 @@ def model_of(service: Service, caller: Caller, name: str, fingerprint: str | Non
 
 @router.get("/models/{name}", responses=described(404))
 def model(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerprint = None) -> ModelDocument:
-    """The newest model of a name."""
-    return ModelDocument.of(model_of(service, caller, name, fingerprint))
+    """The version that a reference names."""
+    return documents_of(service, [model_of(service, caller, name, fingerprint)])[0]
 
 
 @router.get(
@@ -162,20 +174,21 @@ def _tar(folder: Path, name: str) -> Iterator[bytes]:
     yield b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
-@router.delete("/models/{name}", status_code=204, response_class=Response, responses=described(404))
+@router.delete("/models/{name}", status_code=204, response_class=Response, responses=described(404, 409))
 def delete(name: str, service: ServiceOf, caller: Submitter, fingerprint: Fingerprint = None) -> Response:
-    """Delete the newest model of a name, or the one with this fingerprint."""
+    """Delete the version that a reference names, or the one with this fingerprint; others of its name stay. It can be
+    restored until its grace period ends. Refused while an alias that was set names it, or something uses it."""
     remove(service, model_of(service, caller, name, fingerprint))
     return Response(status_code=204)
 
 
-def remove(service: Service, model: PublishedModel) -> None:
-    """Forget a model and delete its folder, which lies in the service's own."""
-    service.store.delete_model(model.id, model.project)
+def remove(service: Service, model: PublishedModel) -> PublishedModel:
+    """Mark a version as deleted; the sweep takes its files when the grace period is over. Raises Problem, Conflict."""
+    if service.served.answers(model.id):
+        raise Problem(409, f"'{model.reference}' is answering a question; delete it when that is done.", "conflict")
+    gone = service.store.mark_deleted(model.id, model.project)
     service.served.forget(model.id)
-    folder = Path(model.path).resolve()
-    if folder.is_relative_to(service.settings.models.resolve()) and folder != service.settings.models.resolve():
-        shutil.rmtree(folder, ignore_errors=True)
+    return gone
 
 
 class Benchmark(BaseModel):

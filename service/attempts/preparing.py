@@ -32,6 +32,7 @@ from service.safety.network_recipes import materialise, needs, read_network
 from service.safety.remote_code import unfit_code
 from service.settings import Settings
 from service.store.errors import NotFound
+from service.store.models import PublishedModel
 from service.store.store import Store
 from service.submission import allowed_code
 from service.uploads import file_path, safe_name
@@ -65,9 +66,11 @@ def prepare(
     checkpoints: dict[str, Path] = {}
     for name in wanted.jobs:
         checkpoints[f"job:{name}"] = model_of_job(store, settings, job.project, name)
+    named = {f"file:{name}": path for name, path in files.items()} | checkpoints
     for name in wanted.models:
-        checkpoints[f"model:{name}"] = Path(store.model(job.project, name).path)
-    _name_references(folders, {f"file:{name}": path for name, path in files.items()} | checkpoints)
+        model = version_of(store, job, name)
+        checkpoints[f"model:{name}"] = named[f"model:{model.reference}"] = Path(model.path)
+    _name_references(folders, named)
     made = materialise(job.request.recipe, job.request.overrides, files=files, checkpoints=checkpoints)
     if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
         write_file(str(folders.job), RECIPE, made.recipe.encode())
@@ -174,6 +177,19 @@ def linked(store: Store, settings: Settings, job: Job, file_id: str, inputs: Pat
             shutil.copyfile(content, temporary)
         temporary.rename(place)
     return place
+
+
+def version_of(store: Store, job: Job, name: str) -> PublishedModel:
+    """The version that a reference stood for when the job was submitted; of a job older than versions, the one that
+    it stands for now. Raises Missing."""
+    version = job.request.models.get(name)
+    try:
+        return store.model(job.project, name) if version is None else store.model_by_id(version["id"], job.project)
+    except NotFound:
+        raise Missing(
+            f"the version that 'model:{name}' stood for when the job was submitted is deleted; restore it, or submit "
+            "the job again with one that is there"
+        ) from None
 
 
 def model_of_job(store: Store, settings: Settings, project: str, name: str) -> Path:

@@ -451,6 +451,8 @@ class Watcher:
                     parameters=plain_count(publication.parameters),
                     openai=dict(job.request.openai) or None,
                 )
+                # a version that was deleted may have been swept away since its place was looked at
+                publishing.place(publication, self._settings.models, job.project)
         except OSError as error:
             return AttemptOutcome(
                 EXIT_DONE + 1, Reason.INTERNAL, f"the model could not be put into the registry: {error}"

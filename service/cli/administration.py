@@ -82,7 +82,13 @@ def audit(
 ) -> int:
     """List the newest rows of the trail. Returns the exit code."""
     entries: list[dict[str, Any]] = []
-    wanted = {"action": action, "actor": actor, "project": project, "thing": thing, "since": _moment(begin)}
+    wanted: dict[str, Any] = {
+        "action": action,
+        "actor": actor,
+        "project": project,
+        "thing": thing,
+        "since": _moment(begin),
+    }
     with connect(server, token_file) as connection:
         after = None
         while len(entries) < limit:

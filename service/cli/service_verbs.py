@@ -167,6 +167,140 @@ def audit(
     raise typer.Exit(show_trail(action, actor, project, thing, since, limit, server, token_file, as_json))
 
 
+models_app = typer.Typer(
+    no_args_is_help=True,
+    help="The models that a service has published: their versions, aliases, comparison, promotion, deletion.",
+    rich_markup_mode="rich",
+)
+app.add_typer(models_app, name="models")
+Version = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="NAME for the newest version, NAME@3, NAME@production, or an id.", show_default=False
+    ),
+]
+Versions = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Such as NAME@3; NAME is the newest version.", show_default=False),
+]
+
+
+@models_app.command("list")
+def list_models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Only versions of this name.", show_default=False)
+    ] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Those that were deleted and can be restored.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of models, newest first."""
+    from service.cli.models import listed
+
+    raise typer.Exit(listed(name, deleted, limit, server, token_file, as_json))
+
+
+@models_app.command()
+def show(model: Version, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show a version: its scores, where it comes from, and the aliases of its name."""
+    from service.cli.models import show as show_model
+
+    raise typer.Exit(show_model(model, server, token_file, as_json))
+
+
+@models_app.command()
+def compare(
+    model: Version,
+    against: Annotated[
+        str, typer.Argument(metavar="OTHER", help="Another version: a number, or a reference.", show_default=False)
+    ],
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold two versions against each other on the same examples, by paired tests."""
+    from service.cli.models import compare as hold
+
+    raise typer.Exit(hold(model, against, server, token_file, as_json))
+
+
+@models_app.command()
+def promote(
+    model: Version,
+    to: Annotated[str, typer.Option("--to", metavar="ALIAS", help="The alias that is to name it.")] = "production",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="SCORE", help="The score that is tested, such as glue/mrpc.f1.", show_default=False
+        ),
+    ] = None,
+    force: Annotated[
+        str | None,
+        typer.Option(
+            "--force", metavar="REASON", help="Whatever the test says; the audit trail keeps why.", show_default=False
+        ),
+    ] = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have an alias name this version, if it is better beyond noise than the one that it names."""
+    from service.cli.models import promote as move
+
+    raise typer.Exit(move(model, to, on, force, server, token_file, as_json))
+
+
+@models_app.command()
+def alias(
+    model: Version,
+    name: Annotated[
+        str | None, typer.Argument(metavar="ALIAS", help="Without one, all are listed.", show_default=False)
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Have it name nothing.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="SCORE", help="Name the score that best goes by.", show_default=False),
+    ] = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the aliases of a model, set one of your own, or remove one."""
+    from service.cli.models import alias as set_one
+
+    raise typer.Exit(set_one(model, name, remove, on, server, token_file, as_json))
+
+
+@models_app.command("delete")
+def delete_models(
+    models: Versions, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
+    """Delete versions of models; for some days they can be restored."""
+    from service.cli.models import delete as remove
+
+    raise typer.Exit(remove(models, server, token_file, as_json))
+
+
+@models_app.command("restore")
+def restore_models(
+    models: Versions, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
+    """Bring deleted versions back."""
+    from service.cli.models import restore as bring
+
+    raise typer.Exit(bring(models, server, token_file, as_json))
+
+
+@models_app.command()
+def lineage(model: Version, server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show what a version was made from: data, tokenizer, stages, parents."""
+    from service.cli.models import lineage as trace
+
+    raise typer.Exit(trace(model, server, token_file, as_json))
+
+
 token_app = typer.Typer(
     no_args_is_help=True, help="Make, list and take back the tokens that a service lets in.", rich_markup_mode="rich"
 )

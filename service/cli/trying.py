@@ -32,7 +32,7 @@ from service.safety.redaction import Redactor, of_environment
 from service.serving.processes import ModelProcesses
 from service.settings import Settings, read_settings
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 from service.web.access import check_form, choose_theme, new_router
 from service.web.rendering import HEADERS, STATIC, Assets
 from service.web.sessions import Visitor

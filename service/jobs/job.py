@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from service.jobs.states import ACTIVE, TERMINAL, AttemptState, Reason, State
 
@@ -135,6 +135,14 @@ MAX_KEY = 255
 """Characters of an idempotency key."""
 
 
+class ModelVersion(TypedDict):
+    """A version of a published model, as a job keeps it."""
+
+    id: str
+    reference: str
+    """`NAME@3`"""
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """What was asked for. Never changes; `priority` of the job itself may."""
@@ -170,6 +178,8 @@ class JobRequest:
     """Names of secrets that the attempt is given; never their values."""
     openai: Mapping[str, Any] = field(default_factory=dict)
     """What the OpenAI surface needs to answer in its own words."""
+    models: Mapping[str, ModelVersion] = field(default_factory=dict)
+    """Reference to a model, as the recipe has it -> the version that it stood for when the job was submitted."""
 
     def __post_init__(self) -> None:
         if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
@@ -188,6 +198,7 @@ class JobRequest:
     def digest(self) -> str:
         """SHA-256 of what was asked, the idempotency key and the token left out: equal requests have equal digests."""
         fields = asdict(self) | {"idempotency_key": None, "submitted_by": ""}
+        del fields["models"]  # the same request again is the same job, wherever an alias points by now
         # requests that were kept before these existed keep their digest
         for later in ("max_seconds", "ttl_seconds_after_finished"):
             if fields[later] is None:

@@ -294,7 +294,8 @@ def _suffix(given: str | None) -> str:
 
 def _base(service: Service, caller: Caller, model: str) -> Base:
     try:
-        published = service.store.model(caller.project, model).name
+        service.store.model(caller.project, model)
+        published: str | None = model  # an alias of it is resolved, and written down, when the job is submitted
     except NotFound:
         published = None
     base = base_of(model, published)

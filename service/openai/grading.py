@@ -25,7 +25,7 @@ from service.openai.objects import ERROR
 from service.openai.recipes import scratch
 from service.serving.asking import last_word, servable, while_heard
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), ERROR))
 RETRIED = 503

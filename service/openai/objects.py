@@ -20,7 +20,7 @@ from service.openai.recipes import STAGE_IDS, VALIDATED
 from service.safety.redaction import Redactor
 from service.store.errors import NotFound
 from service.store.files import READY, File
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 from service.uploads import TooLarge, receive
 
 STATUS = {

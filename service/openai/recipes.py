@@ -101,11 +101,12 @@ def scratch() -> dict[str, Base]:
 
 
 def base_of(model: str, published: str | None = None) -> Base | None:
-    """What a name stands for; `published` is the name of the project's model when it is one. None for unknown names."""
+    """What a name stands for; `published` is the reference to the project's model when it is one. None for unknown
+    names."""
     if model in scratch():
         return scratch()[model]
     if published is not None:
-        return Base({"checkpoint": f"model:{published}"}, short_name(published))
+        return Base({"checkpoint": f"model:{published}"}, short_name(published.partition("@")[0]))
     if not model.startswith(SCRATCH) and HUB.fullmatch(model):
         return Base({"checkpoint": model}, model.rpartition("/")[2])
     return None

@@ -1,7 +1,8 @@
 """How a recipe on a server names what lies there: `file:ID`, `job:NAME`, `model:NAME`.
 
 `file:ID` is an uploaded file of the project; `job:NAME` the model that the newest succeeded job of that name or id left
-behind; `model:NAME` a model that the project has published. All three are texts in place of a path.
+behind; `model:NAME` the newest model that the project has published under that name, `model:NAME@3` a version of it and
+`model:NAME@production` what an alias names. All are texts in place of a path.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from typing import Any, Literal
 from pipelines.core.config import Position
 
 Kind = Literal["file", "job", "model"]
-REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199})")
+REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199}(?:@[a-z0-9][a-z0-9_-]{0,39})?)")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """Names of a project's models. Colons, because fine-tuned models are called `ft:base:project:suffix:id`."""
+LATEST, BEST, PRODUCTION = "latest", "best", "production"
+AUTOMATIC = (LATEST, BEST)
+"""Aliases of a model that nobody sets."""
+ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
 TAKES: dict[Kind, tuple[str, ...]] = {
     "file": ("path", "train", "validation", "test", "chat_template"),
     "job": ("checkpoint", "pretrained"),
@@ -35,6 +41,13 @@ class RecipeReference:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+def parsed(reference: str) -> tuple[str, str]:
+    """(name, selector) of a reference to a model, such as `demo@3` or `demo@production`; the selector is empty for a
+    name alone."""
+    name, _, selector = reference.partition("@")
+    return name, selector
 
 
 def strings(value: object, place: Position = ()) -> Iterator[tuple[Position, str]]:

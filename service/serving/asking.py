@@ -16,7 +16,7 @@ from service.api.models import model_of
 from service.api.problems import Problem
 from service.serving.processes import ModelProcesses
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 Result = TypeVar("Result")
 GONE_SECONDS = 0.5

@@ -31,7 +31,7 @@ from service.executors.records import read_console
 from service.jobs.job import new_id
 from service.serving.questions import Gone, Question
 from service.settings import Settings
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 START_SECONDS = 300.0
 """How long a process may open its model."""

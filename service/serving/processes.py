@@ -27,7 +27,7 @@ from service.executors.local import LocalExecutor
 from service.serving.process import ModelProcess
 from service.serving.questions import Gone, Question
 from service.settings import Settings
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 FAILED_SECONDS = 60.0
 LOOK_SECONDS = 1.0
@@ -125,6 +125,17 @@ class ModelProcesses:
         """The processes that are started, those that are ending among them."""
         with self._lock:
             return list(self._living)
+
+    def answers(self, model_id: str) -> bool:
+        """Whether a question to the model is open now."""
+        with self._lock:
+            process = self._processes.get(model_id)
+            return process is not None and process.open_questions > 0
+
+    def executor(self) -> LocalExecutor:
+        """What starts processes that open models, isolated as those that serve them are. Raises Problem."""
+        with self._lock:
+            return self._executor or self._begin()
 
     def forget(self, model_id: str) -> None:
         """The model was deleted: its process ends."""

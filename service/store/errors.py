@@ -20,10 +20,11 @@ class NotFound(FineryError):
 
     reason = "not_found"
 
-    def __init__(self, kind: str, identifier: str) -> None:
+    def __init__(self, kind: str, identifier: str, known: str = "") -> None:
+        """`known` says what there is instead."""
         self.kind = kind
         self.identifier = identifier
-        super().__init__(f"there is no {kind} '{identifier}'")
+        super().__init__(f"there is no {kind} '{identifier}'" + (f"; {known}" if known else ""))
 
 
 class Conflict(FineryError):

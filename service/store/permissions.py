@@ -13,11 +13,12 @@ from typing import Any
 from sqlalchemy import RowMapping, delete, insert, select
 
 from service.jobs.job import new_id
+from service.safety.references import parsed
 from service.store import tables
 from service.store.audit import actor, note
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.results import PublishedModel, model_of, models
+from service.store.models import PublishedModel, model_of, models, resolved
 from service.store.tables import now
 
 granted = tables.model_permissions
@@ -50,6 +51,7 @@ class PermissionQueries(Database):
 
         def work(transaction: Transaction) -> list[Permission]:
             named = select(models.c.id).where(models.c.project == owner, models.c.name == model)
+            named = named.where(models.c.deleted.is_(None))
             if transaction.execute(named).first() is None:
                 raise NotFound("model", model)
             made = []
@@ -104,11 +106,25 @@ class PermissionQueries(Database):
         return self.write(work, repeatable=False)
 
     def granted_models(self, project: str, name: str | None = None) -> list[PublishedModel]:
-        """The models of other projects that this one may ask, newest first."""
+        """The models of other projects that this one may ask, newest first; of a reference what it names there."""
+        plain, selector = parsed(name or "")
         joined = (granted.c.owner == models.c.project) & (granted.c.model == models.c.name)
         query: Any = (
-            select(models).join(granted, joined).where(granted.c.project == project).order_by(models.c.id.desc())
+            select(models)
+            .join(granted, joined)
+            .where(granted.c.project == project, models.c.deleted.is_(None))
+            .order_by(models.c.id.desc())
         )
         if name is not None:
-            query = query.where(models.c.name == name).limit(1)
-        return self.read(lambda transaction: [model_of(row) for row in transaction.execute(query).mappings()])
+            query = query.where(models.c.name == plain).limit(1)
+
+        def work(transaction: Transaction) -> list[PublishedModel]:
+            found = [model_of(row) for row in transaction.execute(query).mappings()]
+            if not selector or name is None:
+                return found
+            try:
+                return [resolved(transaction, each.project, name) for each in found]
+            except NotFound:
+                return []
+
+        return self.read(work)

@@ -1,19 +1,18 @@
-"""Results in the store: finished stages, their scores, published models, and the leaderboard over them."""
+"""Results in the store: finished stages, their scores, and the leaderboard over them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from pipelines.core.scores import smaller_is_better
-from service.jobs.job import Job, new_id
+from service.jobs.job import Job
 from service.store import tables
 from service.store.attempts import writer
-from service.store.audit import note
 from service.store.changes import JOBS, job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
@@ -38,25 +37,6 @@ class StageResult:
     reused: bool
     metrics: Mapping[str, Any]
     finished: float
-
-
-@dataclass(frozen=True)
-class PublishedModel:
-    """A published model."""
-
-    id: str
-    project: str
-    name: str
-    fingerprint: str
-    job: str
-    path: str
-    base: str = ""
-    """What it was made from."""
-    parameters: int | None = None
-    scores: Mapping[str, Any] = field(default_factory=dict)
-    """`{"glue/mrpc": {"f1": 0.9}}`, as in `metrics.json`."""
-    openai: Mapping[str, Any] = field(default_factory=dict)
-    created: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,127 +113,6 @@ class ResultQueries(Database):
 
         return self.read(work)
 
-    def publish_model(
-        self,
-        attempt_id: str,
-        fencing: int,
-        *,
-        name: str,
-        fingerprint: str,
-        path: str,
-        scores: Mapping[str, object] | None = None,
-        base: str = "",
-        parameters: int | None = None,
-        openai: Mapping[str, object] | None = None,
-    ) -> PublishedModel:
-        """Publish a model once for each fingerprint of a name; a second call returns the first one's.
-
-        Raises Fenced for an attempt that was replaced: two attempts never publish both.
-        """
-
-        def work(transaction: Transaction) -> PublishedModel:
-            job, _ = writer(transaction, attempt_id, fencing)
-            same = (models.c.project == job.project) & (models.c.name == name) & (models.c.fingerprint == fingerprint)
-            row = transaction.execute(select(models).where(same)).mappings().first()
-            if row is not None:
-                return model_of(row)
-            model = PublishedModel(
-                new_id("model"),
-                job.project,
-                name,
-                fingerprint,
-                job.id,
-                path,
-                base,
-                parameters,
-                dict(scores or {}),
-                dict(openai or {}),
-                now(),
-            )
-            transaction.execute(insert(models).values(**vars(model)))
-            note(
-                transaction,
-                "model.publish",
-                "model",
-                model.id,
-                job.project,
-                name=name,
-                fingerprint=fingerprint,
-                job=job.id,
-            )
-            transaction.topics |= {JOBS, job_topic(job.id)}
-            return model
-
-        return self.write(work)
-
-    def model(self, project: str | None, name: str, fingerprint: str | None = None) -> PublishedModel:
-        """The newest of this name, or the one with this fingerprint. Raises NotFound."""
-        query = self._of(project).where(models.c.name == name).order_by(models.c.id.desc())
-        if fingerprint is not None:
-            query = query.where(models.c.fingerprint == fingerprint)
-        return self._one_model(query, name)
-
-    def model_by_id(self, model_id: str, project: str | None = None) -> PublishedModel:
-        """One model. Raises NotFound."""
-        return self._one_model(self._of(project).where(models.c.id == model_id), model_id)
-
-    def models(
-        self,
-        project: str | None,
-        *,
-        name: str | None = None,
-        job: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[PublishedModel]:
-        """A page of models, newest first."""
-        query = self._of(project).order_by(models.c.id.desc()).limit(limit)
-        if name is not None:
-            query = query.where(models.c.name == name)
-        if job is not None:
-            query = query.where(models.c.job == job)
-        if after is not None:
-            query = query.where(models.c.id < after)
-        return self.read(lambda transaction: [model_of(row) for row in transaction.execute(query).mappings()])
-
-    def delete_model(self, model_id: str, project: str | None = None) -> PublishedModel:
-        """Forget a model and return what it was; its folder is the caller's to remove. Raises NotFound."""
-
-        def work(transaction: Transaction) -> PublishedModel:
-            row = transaction.execute(self._of(project).where(models.c.id == model_id)).mappings().first()
-            if row is None:
-                raise NotFound("model", model_id)
-            transaction.execute(delete(models).where(models.c.id == model_id))
-            same = (models.c.project == row["project"]) & (models.c.name == row["name"])
-            if transaction.execute(select(models.c.id).where(same)).first() is None:
-                granted = tables.model_permissions  # a later model of that name is another one
-                transaction.execute(
-                    delete(granted).where(granted.c.owner == row["project"], granted.c.model == row["name"])
-                )
-            note(
-                transaction,
-                "model.delete",
-                "model",
-                model_id,
-                row["project"],
-                name=row["name"],
-                fingerprint=row["fingerprint"],
-            )
-            return model_of(row)
-
-        return self.write(work, repeatable=False)
-
-    @staticmethod
-    def _of(project: str | None) -> Any:
-        query = select(models)
-        return query if project is None else query.where(models.c.project == project)
-
-    def _one_model(self, query: Any, identifier: str) -> PublishedModel:
-        row = self.read(lambda transaction: transaction.execute(query).mappings().first())
-        if row is None:
-            raise NotFound("model", identifier)
-        return model_of(row)
-
     def benchmarks(self, project: str | None = None) -> list[tuple[str, str, int]]:
         """(benchmark, metric, number of scores) of all that was ever scored, by name."""
         query = select(scores.c.benchmark, scores.c.metric, func.count()).group_by(scores.c.benchmark, scores.c.metric)
@@ -264,7 +123,8 @@ class ResultQueries(Database):
 
     def leaderboard(self, project: str | None, benchmark: str, metric: str, *, limit: int = 100) -> list[StoredScore]:
         """The scores on one benchmark, best first; between equals the earlier one."""
-        published = select(func.max(models.c.name)).where(models.c.job == scores.c.job).scalar_subquery()
+        mine = (models.c.job == scores.c.job) & models.c.deleted.is_(None)
+        published = select(func.max(models.c.name)).where(mine).scalar_subquery()
         query = (
             select(scores, tables.jobs.c.name.label("job_name"), published.label("model"))
             .join(tables.jobs, tables.jobs.c.id == scores.c.job)
@@ -283,10 +143,6 @@ class ResultQueries(Database):
         for row in self.read(lambda transaction: transaction.execute(query).mappings().all()):
             by_job.setdefault(row["job"], {}).setdefault(row["benchmark"], {})[row["metric"]] = row["value"]
         return by_job
-
-
-def model_of(row: RowMapping) -> PublishedModel:
-    return PublishedModel(**row)
 
 
 def flat_scores(metrics: Mapping[str, object]) -> Iterator[tuple[str, str, float]]:

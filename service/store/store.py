@@ -30,13 +30,15 @@ from service.store.events import EventQueries
 from service.store.files import UPLOADING, FileQueries
 from service.store.hosts import HostQueries
 from service.store.jobs import JobQueries, QueueQueries
+from service.store.models import ModelQueries
 from service.store.permissions import PermissionQueries
 from service.store.projects import ProjectQueries, TokenQueries
+from service.store.registry import RegistryQueries
 from service.store.results import ResultQueries
 from service.store.tables import now
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0005"
+NEWEST = "0006"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""
@@ -218,6 +220,8 @@ class Store(
     EventQueries,
     LeaseQueries,
     ResultQueries,
+    ModelQueries,
+    RegistryQueries,
     PermissionQueries,
     EvalQueries,
     HostQueries,

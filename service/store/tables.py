@@ -105,6 +105,7 @@ jobs = Table(
     _json("depends_on"),
     _json("secrets"),
     _json("openai"),
+    Column("models", JSON, nullable=False, server_default="{}"),  # reference of the recipe -> id of the version
     Column("digest", SafeText, nullable=False),
     Column("idempotency_key", SafeText),
     Column("submitted_by", SafeText, nullable=False),
@@ -259,8 +260,43 @@ models = Table(
     _json("scores"),
     _json("openai"),
     _time("created", nullable=False),
+    Column("version", Integer, nullable=False, server_default="1"),
+    _time("deleted"),  # marked, and purged when the grace period is over
     UniqueConstraint("project", "name", "fingerprint"),
+    UniqueConstraint("project", "name", "version"),
     Index(None, "project", "id"),
+    Index(None, "deleted"),
+)
+
+model_names = Table(
+    "model_names",
+    metadata,
+    Column("project", SafeText, ForeignKey("projects.name"), primary_key=True),
+    Column("name", SafeText, primary_key=True),
+    Column("last_version", Integer, nullable=False),  # only ever grows
+    Column("benchmark", SafeText, nullable=False),
+    Column("metric", SafeText, nullable=False),
+)
+
+model_aliases = Table(
+    "model_aliases",
+    metadata,
+    Column("project", SafeText, ForeignKey("projects.name"), primary_key=True),
+    Column("name", SafeText, primary_key=True),
+    Column("alias", SafeText, primary_key=True),
+    Column("model", SafeText, ForeignKey("models.id"), nullable=False),
+    Column("set_by", SafeText, nullable=False),
+    _time("set", nullable=False),
+    Index(None, "model"),
+)
+
+model_comparisons = Table(
+    "model_comparisons",
+    metadata,
+    Column("model", SafeText, ForeignKey("models.id"), primary_key=True),
+    Column("against", SafeText, ForeignKey("models.id"), primary_key=True),
+    _json("document"),
+    _time("created", nullable=False),
 )
 
 model_permissions = Table(
@@ -398,6 +434,7 @@ def job_of(row: RowMapping | Mapping[str, Any]) -> Job:
         submitted_by=row["submitted_by"],
         secrets=tuple(row["secrets"]),
         openai=row["openai"],
+        models=row["models"],
     )
     return Job(
         id=row["id"],
@@ -434,6 +471,7 @@ def row_of_request(identifier: str, request: JobRequest, created: float) -> dict
         "depends_on": list(request.depends_on),
         "secrets": list(request.secrets),
         "openai": dict(request.openai),
+        "models": dict(request.models),
         "digest": request.digest(),
         "idempotency_key": request.idempotency_key,
         "submitted_by": request.submitted_by,

@@ -17,7 +17,8 @@ from service.api.watching import CellDocument, Series, cells, curves
 from service.jobs.job import Attempt, Event, Job
 from service.jobs.states import Move, State, allowed
 from service.store.errors import NotFound
-from service.store.results import PublishedModel, StageResult, flat_scores
+from service.store.models import PublishedModel
+from service.store.results import StageResult, flat_scores
 from service.web.sessions import Visitor
 from service.web.stages import KINDS, Graph, StageView, graph_of, stages_of
 

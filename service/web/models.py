@@ -18,6 +18,7 @@ from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
 from service.attempts.folders import open_regular
 from service.store.errors import NotFound
 from service.web.access import Seen, new_router, service_of
+from service.web.registry import registry_view
 from service.web.rendering import page
 
 LARGEST = 400_000
@@ -104,25 +105,47 @@ PAGE_SIZE = 50
 
 
 @router.get("/models")
-def models(request: Request, visitor: Seen, after: Annotated[str, Query(max_length=64)] = "") -> Response:
-    """All published models, newest first."""
-    models = service_of(request).store.models(visitor.project, after=after or None, limit=PAGE_SIZE + 1)
-    return page(request, "models.html.jinja", visitor, models=models[:PAGE_SIZE], more=len(models) > PAGE_SIZE)
+def models(
+    request: Request,
+    visitor: Seen,
+    after: Annotated[str, Query(max_length=64)] = "",
+    deleted: Annotated[str, Query(max_length=5)] = "",
+) -> Response:
+    """All published models, newest first; with `deleted` those that can be restored."""
+    service = service_of(request)
+    models = service.store.models(visitor.project, after=after or None, deleted=bool(deleted), limit=PAGE_SIZE + 1)
+    named: dict[str, list[str]] = {}
+    for about in service.store.model_names(models[:PAGE_SIZE]).values():
+        for alias in about.aliases:
+            named.setdefault(alias.model, []).append(alias.alias)
+    return page(
+        request,
+        "models.html.jinja",
+        visitor,
+        models=models[:PAGE_SIZE],
+        more=len(models) > PAGE_SIZE,
+        named=named,
+        deleted=bool(deleted),
+        grace=service.settings.model_grace_days * 86_400,
+    )
 
 
 @router.get("/models/{model_id}")
 def model(request: Request, visitor: Seen, model_id: str) -> Response:
-    """One model by its id, or the newest of a name."""
+    """One version by its id, or by a reference such as `demo@production`; the newest of a name."""
     service = service_of(request)
     try:
         model = service.store.model_by_id(model_id, visitor.project)
     except NotFound:
         model = service.store.model(visitor.project, model_id)
-    versions = service.store.models(model.project, name=model.name, limit=20)
-    job = service.store.job(model.job, visitor.project)
+    try:
+        job = service.store.job(model.job, visitor.project)
+    except NotFound:  # a model stays when its job is deleted
+        job = None
     text = read_card(Path(model.path))
     card = None if text is None else rendered(service.redactor.text(text))
-    return page(request, "model.html.jinja", visitor, model=model, versions=versions, job=job, card=card)
+    registry = registry_view(service, model)
+    return page(request, "model.html.jinja", visitor, model=model, job=job, card=card, registry=registry, done="")
 
 
 FIRST = ("f1", "accuracy", "matthews_correlation", "exact_match", "pearson", "perplexity")

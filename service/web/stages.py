@@ -231,12 +231,16 @@ def clipped(text: str, letters: int = LETTERS) -> str:
     return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
-def graph_of(views: Sequence[StageView]) -> Graph:
+def graph_of(views: Sequence[StageView], late: bool = False) -> Graph:
     """A layered drawing of a directed graph without cycles; a stage that names a later or unknown one is drawn
-    without that edge."""
+    without that edge. With `late` what reads nothing stands beside the first that reads it."""
     depth: dict[str, int] = {}
     for view in views:
         depth[view.id] = 1 + max((depth[source] for source in view.reads if source in depth), default=-1)
+    for view in views if late else ():
+        readers = [depth[each.id] for each in views if view.id in each.reads]
+        if not view.reads and readers:
+            depth[view.id] = max(0, min(readers) - 1)
     columns: dict[int, int] = {}
     nodes: dict[str, Node] = {}
     edges = []

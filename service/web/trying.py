@@ -35,7 +35,7 @@ from service.api.problems import Problem, problem_of
 from service.serving.asking import last_word, while_heard
 from service.serving.processes import ModelProcesses, ServingState
 from service.store.errors import NotFound
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 from service.web.access import new_router, signed_in, with_form
 from service.web.models import read_card, rendered, without_front_matter
 from service.web.rendering import HEADERS, page, partial

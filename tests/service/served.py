@@ -128,9 +128,11 @@ def listening(served: Served) -> Iterator[str]:
         thread.join(20)
 
 
-def published(served: Served, attempt: Attempt, name: str = "demo-model") -> Path:
+def published(
+    served: Served, attempt: Attempt, name: str = "demo-model", fingerprint: str = "0123abcd", f1: float = 0.5
+) -> Path:
     """A model of the job, with a card and two files."""
-    folder = served.settings.models / "acme" / name / "0123abcd"
+    folder = served.settings.models / "acme" / name / fingerprint
     (folder / "base").mkdir(parents=True)
     (folder / "README.md").write_text("# A card\n")
     (folder / "base" / "model.safetensors").write_bytes(bytes(range(256)) * 40)
@@ -138,8 +140,8 @@ def published(served: Served, attempt: Attempt, name: str = "demo-model") -> Pat
         attempt.id,
         attempt.fencing,
         name=name,
-        fingerprint="0123abcd",
+        fingerprint=fingerprint,
         path=str(folder),
-        scores={"glue/mrpc": {"f1": 0.5}},
+        scores={"glue/mrpc": {"f1": f1}},
     )
     return folder

@@ -477,4 +477,4 @@ def test_an_older_publication_is_completed(job, quick, tmp_path):
     del record["contents"]
     marker.write_text(json.dumps(record))
     made.publish.run(made.context())
-    assert json.loads(marker.read_text())["contents"] == 2
+    assert json.loads(marker.read_text())["contents"] == 3

@@ -6,9 +6,10 @@ import pytest
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
+from pipelines.evaluation.outcomes import SEED
 from pipelines.evaluation.policy_completions import PolicyPredictions
 from pipelines.evaluation.resampling import resamples
-from pipelines.reports.results import SEED, learning_curve, results_of
+from pipelines.reports.results import learning_curve, results_of
 from pipelines.tasks.predictions import write_predictions
 from tests.pipelines.studies.written_runs import EXAMPLES, finish, right
 

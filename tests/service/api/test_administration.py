@@ -153,6 +153,20 @@ def model(served):
     published(served, served.started(served.job()))
 
 
+def version(served):
+    model(served)
+    return served.store.model("acme", "demo-model").id
+
+
+def staging(served):
+    served.submitter.put(f"/api/v1/models/{version(served)}/aliases/staging", json={"version": 1})
+    return served.store.model("acme", "demo-model").id
+
+
+def deleted(served):
+    return served.store.mark_deleted(version(served)).id
+
+
 CRITERION = {
     "type": "string_check",
     "name": "same",
@@ -231,6 +245,18 @@ ROUTES = {
     "POST /api/v1/files/{file_id}/complete": ("file.complete", sent, {}),
     "DELETE /api/v1/files/{file_id}": ("file.delete", announced, None),
     "DELETE /api/v1/models/{name}": ("model.delete", model, lambda client, _: client.delete("/api/v1/models/demo-model")),
+    "PUT /api/v1/models/{name}/aliases/{alias}": (
+        "model.alias", version, lambda client, model: client.put(f"/api/v1/models/{model}/aliases/staging", json={"version": 1})
+    ),
+    "DELETE /api/v1/models/{name}/aliases/{alias}": (
+        "model.unalias", staging, lambda client, model: client.delete(f"/api/v1/models/{model}/aliases/staging")
+    ),
+    "PUT /api/v1/models/{name}/benchmark": (
+        "model.benchmark", lambda served: model(served) or "demo-model",
+        lambda client, name: client.put(f"/api/v1/models/{name}/benchmark", json={"on": "glue/mrpc.f1"}),
+    ),
+    "POST /api/v1/models/{name}/promote": ("model.promote", version, {}),
+    "POST /api/v1/models/{name}/restore": ("model.restore", deleted, None),
     "POST /api/v1/tokens": ("token.create", None, {"role": "viewer"}),
     "DELETE /api/v1/tokens/{token_id}": ("token.revoke", token, None),
     "PUT /api/v1/projects/{name}": ("project.set", lambda _: "acme", {"max_gpus": 2}),
@@ -263,6 +289,13 @@ ROUTES = {
     "POST /submit": ("job.submit", None, lambda client, _: client.post("/submit", data={"text": RECIPE})),
     "POST /jobs/{job_id}/priority": ("job.priority", lambda served: served.job(), lambda client, job: client.post(f"/jobs/{job}/priority", data={"priority": "3"})),
     "POST /jobs/{job_id}/{move}": ("job.cancel", lambda served: served.job(), lambda client, job: client.post(f"/jobs/{job}/cancel")),
+    "POST /models/{model_id}/promote": ("model.promote", version, None),
+    "POST /models/{model_id}/alias": ("model.alias", version, lambda client, model: client.post(f"/models/{model}/alias", data={"alias": "staging"})),
+    "POST /models/{model_id}/benchmark": (
+        "model.benchmark", version, lambda client, model: client.post(f"/models/{model}/benchmark", data={"on": "glue/mrpc.f1"})
+    ),
+    "POST /models/{model_id}/delete": ("model.delete", version, None),
+    "POST /models/{model_id}/restore": ("model.restore", deleted, None),
     "POST /sign-in": ("login", None, None),
     "POST /sign-out": ("logout", None, lambda client, _: client.post("/sign-out")),
 }  # fmt: skip
@@ -359,7 +392,7 @@ def test_every_route_that_changes_something_leaves_a_row_of_who_did_it(served, p
     assert (row.actor, row.address) == (actor, "testclient")
     assert row.role == ("admin" if client is served.admin else "submitter")
     assert row.actor_project == ("default" if client is served.admin else "acme")
-    if named and action not in ("job.submit", "model.delete", "eval.run"):
+    if named and action not in ("job.submit", "model.delete", "model.benchmark", "eval.run"):
         assert row.thing == named.removeprefix("ft")
 
 

@@ -2,7 +2,9 @@
 
 import io
 import tarfile
+import time
 
+from service.disk import sweep_models
 from tests.service.served import published
 
 
@@ -60,7 +62,7 @@ def test_single_files_can_be_read_and_nothing_beside_them(served):
         assert served.viewer.get(f"/api/v1/models/demo-model/files/{path}").status_code == 404, path
 
 
-def test_a_deleted_model_takes_its_folder_with_it_but_never_one_outside(served, tmp_path):
+def test_a_model_that_is_gone_for_good_takes_its_folder_with_it_but_never_one_outside(served, tmp_path):
     attempt = done(served)
     folder = published(served, attempt)
     outside = tmp_path / "elsewhere"
@@ -68,9 +70,13 @@ def test_a_deleted_model_takes_its_folder_with_it_but_never_one_outside(served, 
     served.store.publish_model(attempt.id, attempt.fencing, name="odd", fingerprint="1", path=str(outside))
     assert served.submitter.delete("/api/v1/models/demo-model").status_code == 204
     assert served.submitter.delete("/api/v1/models/odd").status_code == 204
-    assert not folder.exists()
-    assert outside.exists()
     assert served.viewer.get("/api/v1/models/demo-model").status_code == 404
+    assert sweep_models(served.store, served.settings) == 0
+    assert folder.exists(), "its grace period has only begun"
+    assert sweep_models(served.store, served.settings, clock=lambda: time.time() + 8 * 86_400) == 2
+    assert not folder.exists()
+    assert list(folder.parent.iterdir()) == []
+    assert outside.exists()
 
 
 def test_leaderboards_put_the_best_first_whichever_way_round(served):

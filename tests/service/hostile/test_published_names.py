@@ -186,7 +186,7 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
             content = said.extractfile(member)
             assert content is not None
             if not member.name.endswith(".safetensors"):
-                texts[member.name.partition("/")[2]] = content.read().decode()
+                texts[member.name.partition("/")[2]] = content.read().decode(errors="replace")
         found[name] = texts
         for path, text in texts.items():
             clean(text, f"{name} {path}")
@@ -202,11 +202,11 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
     assert f"file:{rows}" in found["own"]["recipe.yaml"]
     assert f"`file:{rows}`" in found["own"]["README.md"]
     assert f"file:{chats}" in found[tuned]["recipe.yaml"]
-    assert 'checkpoint: "model:own"' in found["onward-model"]["recipe.yaml"]
+    assert 'checkpoint: "model:own@1"' in found["onward-model"]["recipe.yaml"]
     assert 'checkpoint: "job:own"' in found["onward-job"]["recipe.yaml"]
-    assert "`model:own`" in found["onward-model"]["README.md"]
+    assert "`model:own@1`" in found["onward-model"]["README.md"]
     bases = {model["name"]: model["base"] for model in server.get("/api/v1/models").json()["data"]}
-    assert (bases["own"], bases["onward-model"], bases["onward-job"]) == ("", "model:own", "job:own")
+    assert (bases["own"], bases["onward-model"], bases["onward-job"]) == ("", "model:own@1", "job:own")
     assert (server.home / "jobs" / first / "cache" / "stages").is_dir()
     assert len(list((server.home / "cache" / "default" / "stages").iterdir())) > 4
     again = found["own"]["recipe.yaml"].replace("name: own", "name: own-again").replace("published/own", "own-again")

@@ -180,7 +180,11 @@ def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(
     assert client.models.retrieve(name).owned_by == "acme"
     again = client.fine_tuning.jobs.create(model=name, training_file=done.training_file)
     assert f'checkpoint: "model:{name}"' in served.store.job(again.id.removeprefix("ft")).request.recipe
+    with pytest.raises(openai.ConflictError, match="is used by job"):
+        client.models.delete(name)
+    client.fine_tuning.jobs.cancel(again.id)
     assert client.models.delete(name).deleted
+    assert name not in [each.id for each in client.models.list()]
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve(name)
 

@@ -22,7 +22,7 @@ from service.serving import processes as serving_processes
 from service.serving.processes import ModelProcesses
 from service.serving.questions import problem_of_answer
 from service.settings import read_settings
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_model.py")))
 
@@ -273,7 +273,7 @@ def test_processes_end_with_the_server_that_started_them(tmp_path: Path) -> None
         "import asyncio, os, sys\n"
         "from service.serving.processes import ModelProcesses\n"
         "from service.settings import read_settings\n"
-        "from service.store.results import PublishedModel\n"
+        "from service.store.models import PublishedModel\n"
         f"processes = ModelProcesses(read_settings({{}}, home={str(tmp_path / 'home')!r}, isolation='none'), {STAND_IN!r})\n"
         f"of = PublishedModel('model-a', 'acme', 'a', '0123abcd', 'job-1', {of.path!r})\n"
         "async def ask():\n"

@@ -51,7 +51,7 @@ def test_what_fails_leaves_no_row(store):
     with pytest.raises(NotFound):
         store.revoke_token("token-none")
     with pytest.raises(NotFound):
-        store.delete_model("model-none")
+        store.mark_deleted("model-none")
     with pytest.raises(ZeroDivisionError):
         store.record("secret.put", "secret", "HF_TOKEN", "p", doing=lambda: 1 / 0)
     assert [row.action for row in store.audit()] == ["job.submit"]

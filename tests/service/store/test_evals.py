@@ -80,9 +80,9 @@ def test_a_permission_goes_with_the_last_model_of_its_name(store):
     made = store.grant(project, "m", ["guests", "guests"])
     assert len(made) == 1
     assert [each.id for each in store.granted_models("guests")] == [second.id, first.id]
-    store.delete_model(second.id)
+    store.mark_deleted(second.id)
     assert [each.id for each in store.granted_models("guests", "m")] == [first.id]
-    store.delete_model(first.id)
+    store.mark_deleted(first.id)
     store.publish_model(attempt.id, attempt.fencing, fingerprint="c", **publish)
     assert store.granted_models("guests") == []
     for projects, model in ((["nowhere"], "m"), (["guests"], "nothing")):

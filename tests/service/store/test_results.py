@@ -1,8 +1,5 @@
-import pytest
 
 from service.jobs.job import HostShare, JobRequest
-from service.jobs.states import Ending, Move
-from service.store.errors import NotFound
 from service.store.results import flat_scores
 
 
@@ -59,55 +56,6 @@ def test_between_equals_the_earlier_score_leads_and_the_published_model_is_named
         (first.job, "first", None),
         (second.job, "second", "best"),
     ]
-
-
-def test_a_model_is_published_once_for_each_fingerprint_of_a_name(store):
-    attempt = begun(store)
-    publish = {
-        "name": "m",
-        "fingerprint": "a",
-        "path": "/1",
-        "scores": {"glue/mrpc": {"f1": 0.5}},
-        "base": "bert",
-        "parameters": 4_400_000_000,
-    }
-    first = store.publish_model(attempt.id, attempt.fencing, **publish)
-    assert store.publish_model(attempt.id, attempt.fencing, **{**publish, "path": "/2"}) == first
-    second = store.publish_model(attempt.id, attempt.fencing, **{**publish, "fingerprint": "b"})
-    assert [model.id for model in store.models("p")] == [second.id, first.id]
-    assert store.model("p", "m") == second
-    assert store.model("p", "m", "a") == first == store.model_by_id(first.id, "p")
-    assert (first.path, first.parameters, first.job) == ("/1", 4_400_000_000, attempt.job)
-
-
-def test_a_published_model_survives_the_next_attempt_and_is_not_published_again(store):
-    attempt = begun(store)
-    first = store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="a", path="/1")
-    store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
-    again = store.start(attempt.job, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
-    assert store.publish_model(again.id, again.fencing, name="m", fingerprint="a", path="/1") == first
-    assert len(store.models("p")) == 1
-
-
-def test_models_of_another_project_are_not_found_and_pages_follow(store):
-    attempt = begun(store)
-    made = [
-        store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint=str(number), path="/")
-        for number in range(3)
-    ]
-    for call in (
-        lambda: store.model("q", "m"),
-        lambda: store.model_by_id(made[0].id, "q"),
-        lambda: store.delete_model(made[0].id, "q"),
-    ):
-        with pytest.raises(NotFound):
-            call()
-    assert store.models("q") == []
-    page = store.models("p", limit=2)
-    assert [*page, *store.models("p", after=page[-1].id)] == made[::-1]
-    assert store.models("p", job="job-x") == []
-    assert store.delete_model(made[1].id, "p") == made[1]
-    assert store.models("p", name="m", job=attempt.job) == [made[2], made[0]]
 
 
 def test_scores_are_finite_numbers_of_benchmarks_only():

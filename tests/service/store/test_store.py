@@ -22,6 +22,7 @@ SINCE = {
     "0003": {"ended_sessions"},
     "0004": {"audit"},
     "0005": {"model_permissions", "evals", "eval_runs", "eval_items"},
+    "0006": {"model_names", "model_aliases", "model_comparisons"},
 }
 """Revision -> the tables that it adds."""
 
@@ -51,7 +52,10 @@ def filled(store):
     job = store.submit(JobRequest("name: é\n", "p", idempotency_key="k"))[0]
     attempt = store.start(job.id, (HostShare("here", (0,)),), executor="local", holder="me", lease_seconds=30)
     store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics={"glue/mrpc": {"f1": 0.5}}, with_scores=True)
-    store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
+    model = store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
+    other = store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="g", path="/n")
+    store.set_alias(model.id, "production")
+    store.keep_comparison(other.id, model.id, {"benchmarks": []})
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     store.end_session("nonce", 4e9)
     store.grant("p", "m", ["p"])
@@ -123,6 +127,28 @@ def test_data_of_an_older_schema_is_there_after_the_upgrade(empty):
     attempt = empty.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
     empty.record_stage(attempt.id, attempt.fencing, "a")
     assert [result.stage for result in empty.stage_results(job.id)] == ["a"]
+
+
+def test_what_was_published_before_versions_is_numbered_in_its_order_and_numbers_go_on(empty):
+    upgrade(empty)
+    job = empty.submit(JobRequest("name: old\n", "p"))[0]
+    attempt = empty.start(job.id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
+
+    def publish(name, fingerprint):
+        return empty.publish_model(attempt.id, attempt.fencing, name=name, fingerprint=fingerprint, path="/m")
+
+    before = [publish("m", "f"), publish("other", "f"), publish("m", "g")]
+    downgrade(empty, "0005")
+    assert "version" not in columns_of(empty)["models"]
+    upgrade(empty)
+    assert [(each.name, each.version, each.id) for each in empty.models("p")] == [
+        ("m", 2, before[2].id),
+        ("other", 1, before[1].id),
+        ("m", 1, before[0].id),
+    ]
+    assert publish("m", "h").version == 3
+    assert empty.model("p", "m@1") == before[0]
+    assert empty.job(job.id).request.models == {}
 
 
 def test_several_servers_that_start_at_once_migrate_once(empty):

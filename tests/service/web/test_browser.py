@@ -41,6 +41,7 @@ def places(site: Any) -> dict[str, str]:
         "editor": "/submit?mode=yaml",
         "models": "/models",
         "a model": "/models/mini-encoder-mrpc",
+        "deleted models": "/models?deleted=1",
         "studies": "/studies",
         "hosts": "/hosts",
         "nothing": "/compare",

@@ -23,7 +23,7 @@ from pipelines.core.presentation import AttentionHead, AttentionView, Form, Form
 from service.cli.trying import local_app
 from service.serving.processes import ModelProcesses
 from service.settings import read_settings
-from service.store.results import PublishedModel
+from service.store.models import PublishedModel
 from service.web.trying import card_sections, same_answer, small_picture
 from tests import writers
 from tests.service.serving.published import TEMPLATE

@@ -1,0 +1,94 @@
+"""The part of a model's page that keeps its versions: what it shows, its buttons, who may press them."""
+
+import pytest
+
+from tests.service.web.seeding import TEAM
+
+DIFFERENCE = {
+    "value": 0.15,
+    "low": 0.1,
+    "high": 0.2,
+    "p": {"bootstrap": 1e-6},
+    "verdict": "better",
+    "verdict_alone": "better",
+}
+COMPARED = {
+    "benchmark": "glue/mrpc",
+    "same_examples": True,
+    "examples": 400,
+    "mcnemar": {"only_here": 60.0, "only_reference": 0.0},
+    "metrics": {"f1": {"model": 0.85, "against": 0.7, "difference": DIFFERENCE}},
+}
+"""What the process that compares two versions said of the second and the first."""
+
+
+@pytest.fixture(scope="module")
+def versions(site):
+    """Four versions of kept; the first two were compared."""
+    attempt = site.seeder.start(site.seeder.job("keeper"))
+    made = []
+    for number, share in enumerate((0.7, 0.85, 0.5, 0.5), start=1):
+        folder = site.settings.models / TEAM / "kept" / f"{number:08d}"
+        folder.mkdir(parents=True)
+        scores = {"glue/mrpc": {"accuracy": share, "f1": share}}
+        made.append(
+            site.store.publish_model(
+                attempt.id, attempt.fencing, name="kept", fingerprint=f"{number:08d}", path=str(folder), scores=scores
+            )
+        )
+    site.store.keep_comparison(made[1].id, made[0].id, {"benchmarks": [COMPARED]})
+    return made
+
+
+def test_the_page_has_versions_aliases_lineage_and_a_button_for_who_may_press_it(clients, versions):
+    one, two = versions[:2]
+    page = clients("submitter").get("/models/kept@2").text
+    assert 'kept <span class="faint">version 2</span>' in page
+    assert 'data-alias="best">@best' in page
+    assert f'href="/models/{two.id}/compare?against={one.id}"' in page
+    assert "Lineage as a table" in page
+    assert 'id="do-promote"' in page
+    assert 'id="do-promote"' not in clients("viewer").get("/models/kept@2").text
+    assert "@latest" in clients("viewer").get("/models").text
+    assert clients("foreign").get("/models/kept@2").status_code == 404
+
+
+def test_buttons_need_the_role_the_form_and_the_project(clients, versions):
+    one = versions[0].id
+    for move in ("promote", "alias", "benchmark", "delete", "restore"):
+        data = {"alias": "x", "on": "glue/mrpc.f1"}
+        assert clients("viewer").post(f"/models/{one}/{move}", data=data).status_code == 403
+        assert clients("foreign").post(f"/models/{one}/{move}", data=data).status_code == 404
+        forged = clients("submitter").post(f"/models/{one}/{move}", data=data, headers={"X-CSRF-Token": "0" * 64})
+        assert forged.status_code == 403
+
+
+def test_a_version_is_promoted_named_compared_deleted_and_restored(clients, versions):
+    one, two, three, four = versions
+    client = clients("submitter")
+    swapped = {"HX-Request": "true"}
+    first = client.post(f"/models/{one.id}/promote", data={"on": "glue/mrpc.f1"}, headers=swapped)
+    assert "kept@production names version 1, its first." in first.text
+    better = client.post(f"/models/{two.id}/promote", data={"on": "glue/mrpc.f1"}, headers=swapped)
+    assert "kept@production moves from version 1 to 2: glue/mrpc.f1" in better.text
+    untested = client.post(f"/models/{three.id}/promote", headers=swapped)
+    assert untested.status_code == 409
+    assert "was published without its outcomes on each example" in untested.text
+    compared = client.get(f"/models/{two.id}/compare", params={"against": one.id}).text
+    assert 'data-outcome="better">better' in compared
+    assert "400 examples" in compared
+    assert "was published without its outcomes" in client.get(f"/models/{two.id}/compare?against=3").text
+    assert (
+        client.post(f"/models/{three.id}/alias", data={"alias": "@staging"}).headers["location"]
+        == f"/models/{three.id}"
+    )
+    assert "Remove @staging" in client.get(f"/models/{three.id}").text
+    assert client.post(f"/models/{three.id}/alias", data={"alias": "production"}).status_code == 409
+    assert client.post(f"/models/{two.id}/alias", data={"alias": "production", "remove": "1"}).status_code == 403
+    assert client.post(f"/models/{three.id}/delete").status_code == 409
+    assert client.post(f"/models/{four.id}/delete").headers["location"] == "/models?deleted=1"
+    assert client.get(f"/models/{four.id}").status_code == 404
+    gone = client.get("/models?deleted=1").text
+    assert f'action="/models/{four.id}/restore"' in gone
+    assert client.post(f"/models/{four.id}/restore").status_code == 303
+    assert client.get(f"/models/{four.id}").status_code == 200
