@@ -131,6 +131,7 @@ OBJECTIVES = Registry(
         "next_sentence": "pipelines.objectives.sentence_pairs:NextSentence",
         "sentence_order": "pipelines.objectives.sentence_pairs:SentenceOrder",
         "causal_lm": "pipelines.objectives.causal_lm:CausalLM",
+        "bidirectional_lm": "pipelines.objectives.bidirectional_lm:BidirectionalLM",
         "prefix_lm": "pipelines.objectives.prefix_lm:PrefixLM",
         "permutation_lm": "pipelines.objectives.permutation_lm:PermutationLM",
         "span_corruption": "pipelines.objectives.span_corruption:SpanCorruption",
