@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
-from pipelines.core.results import BenchmarkScores, is_number, published_at, read_scores, stage_folders, training_costs
+from pipelines.core.results import (
+    EVALUATIONS,
+    BenchmarkScores,
+    is_number,
+    published_at,
+    read_scores,
+    stage_folders,
+    training_costs,
+)
 from pipelines.evaluation.policy_completions import of_each_prompt
 from pipelines.evaluation.resampling import Floats, Rescored, resamples, rescored
 from pipelines.tasks.evaluation import BenchmarkChoice
@@ -123,7 +131,7 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
     folders = stage_folders(folder, [stage.id for stage in recipe.stages])
     results: list[Result] = []
     for stage in recipe.stages:
-        if stage.stage != "evaluate":
+        if stage.stage not in EVALUATIONS:
             continue
         choices = {choice.name: choice for choice in stage.choices(recipe)[0]}
         for scores in read_scores(folders[stage.id], stage.id):
@@ -201,7 +209,7 @@ def run_results(folder: Path, recipe: Recipe) -> RunResults:
     for stage, place in zip(
         recipe.stages, stage_folders(folder, [each.id for each in recipe.stages]).values(), strict=True
     ):
-        if stage.stage == "evaluate":
+        if stage.stage in EVALUATIONS:
             scores += [defined for each in read_scores(place, stage.id) if (defined := each.defined()) is not None]
             for line in _lines(place / "mistakes.jsonl"):
                 mistakes.setdefault((stage.id, str(line.get("benchmark"))), []).append(line)

@@ -174,6 +174,23 @@ def compared_axis(axes: Sequence[Axis], reference: str | None) -> str:
     return axis.name if axis else names[-1] if names else ""
 
 
+Measured = dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]]
+"""By the labels of a row, then by (stage, benchmark), then by seeds."""
+
+
+def _stand_together(measured: Measured) -> None:
+    """Where no row has two results of a benchmark, all of them are held under the first one's stage: one row's may be
+    of an evaluate stage and another's of features."""
+    for benchmark in dict.fromkeys(name for results in measured.values() for _, name in results):
+        owners = [[key for key in results if key[1] == benchmark] for results in measured.values()]
+        if any(len(keys) > 1 for keys in owners):
+            continue
+        first = next(keys[0] for keys in owners if keys)
+        for results, keys in zip(measured.values(), owners, strict=True):
+            if keys and keys[0] != first:
+                results[first] = results.pop(keys[0])
+
+
 def rows_of(study: StudyState) -> list[StudyRow]:
     """Every row, in the order of the matrix; a row without a complete cell says what became of its cells."""
     axes = study.plan.axes
@@ -181,7 +198,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
     groups: dict[tuple[str, ...], list[CellState]] = {}
     for state in study.states:
         groups.setdefault(tuple(state.cell.labels[name] for name in names), []).append(state)
-    measured: dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]] = {}
+    measured: Measured = {}
     repeats = [axis.name for axis in axes if axis.repeats]
     for key, states in groups.items():
         by_benchmark = measured.setdefault(key, {})
@@ -191,6 +208,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
                 for result in results_of(folder, study.recipe_of(state)):
                     seeds = tuple(state.cell.labels[name] for name in repeats)
                     by_benchmark.setdefault((result.stage, result.benchmark), {})[seeds] = result
+    _stand_together(measured)
     reference = study.plan.options.reference
     axis = reference_axis(reference, axes) if reference else None
     compared = compared_axis(axes, reference)

@@ -18,7 +18,7 @@ REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199})")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """Names of a project's models. Colons, because fine-tuned models are called `ft:base:project:suffix:id`."""
 TAKES: dict[Kind, tuple[str, ...]] = {
-    "file": ("path", "train", "validation", "test", "chat_template"),
+    "file": ("path", "train", "validation", "test", "chat_template", "vectors"),
     "job": ("checkpoint", "pretrained"),
     "model": ("checkpoint", "pretrained"),
 }
