@@ -33,7 +33,7 @@ BATCH = 65_536
 """Counts a step, at most,"""
 STEPS = 100
 """so that an epoch has this many steps where there are enough counts."""
-FEWEST = 256
+FEWEST = 16
 """Counts a step, at least."""
 
 

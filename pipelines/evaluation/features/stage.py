@@ -100,7 +100,7 @@ class FeatureProbe(Stage):
 
     def unavailable_reason(self) -> str | None:
         why = self.features.unavailable_reason()
-        return None if why is None else f"cannot run: the features {self.features.name} {why}"
+        return None if why is None else f"reads the features {self.features.name}, which {why}"
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]:
         return (recipe.model_of(self),) if self.features.reads_model else ()
