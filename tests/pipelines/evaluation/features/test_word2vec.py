@@ -17,7 +17,9 @@ from .conftest import analogy
 
 
 def block_of(court: Path, **words: Any) -> Word2Vec:
-    return Word2Vec.model_validate({"datasets": ({"path": str(court)},), "size": 12, "window": 4, "sample": 0.0} | words)
+    return Word2Vec.model_validate(
+        {"datasets": ({"path": str(court)},), "size": 12, "window": 4, "sample": 0.0} | words
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["skip_gram", "cbow"])
