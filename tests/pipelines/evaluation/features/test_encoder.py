@@ -110,7 +110,7 @@ def test_a_bidirectional_language_model_gives_elmos_layers(states: Any, tokenize
 
 
 def test_a_layer_that_is_not_there_is_refused(states: Any) -> None:
-    with pytest.raises(IncompatibleError, match="features.layer is 3, but the model has 2 layers"):
+    with pytest.raises(IncompatibleError, match=r"features\.layer is 3, but the model has 2 layers"):
         states(layer=3).vectors("train", TEXTS)
     recipe = (
         "name: t\nmodel: {{architecture: {{preset: bert-tiny}}}}\n"
