@@ -128,15 +128,26 @@ def measured(vectors: Floats) -> tuple[Floats, Floats, float]:
     return within, between, float(np.mean(right))
 
 
+def interval(values: Floats) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the mean over the words (words,)."""
+    drawn = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def table_of(checkpoint: str) -> list[str]:
     """The lines of a checkpoint's table."""
     names, vectors = vectors_of(checkpoint)
     lines = [f"{checkpoint}: {len(SENSES)} words in 2 senses, 2 sentences each"]
-    lines.append(f"  {'layer':18s}{'within':>8s}{'between':>9s}{'difference':>12s}{'told apart':>12s}")
+    lines.append(
+        f"  {'layer':18s}{'within':>8s}{'between':>9s}{'difference':>12s}{'95 % interval':>19s}{'told apart':>12s}"
+    )
     for number, name in enumerate(names):
         within, between, right = measured(vectors[..., number, :])
+        low, high = interval(within - between)
         lines.append(
-            f"  {name:18s}{within.mean():8.3f}{between.mean():9.3f}{(within - between).mean():12.3f}{right:12.3f}"
+            f"  {name:18s}{within.mean():8.3f}{between.mean():9.3f}{(within - between).mean():12.3f}"
+            f"{f'{low:.3f} to {high:.3f}':>19s}{right:12.3f}"
         )
     within, between, _ = measured(vectors[..., -1, :])
     lines.append(f"  {'word, last layer':18s}{'within':>8s}{'between':>9s}{'difference':>12s}")

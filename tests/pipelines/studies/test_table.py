@@ -3,7 +3,7 @@ import pytest
 from pipelines.core.study_matrix import axes_of
 from pipelines.evaluation.resampling import Estimate
 from pipelines.reports.results import Result
-from pipelines.studies.table import Figure, StudyRow, _mean_curve, compared_axis, correct, row_of
+from pipelines.studies.table import Figure, StudyRow, _mean_curve, _stand_together, compared_axis, correct, row_of
 
 
 def row(low, high, metric="accuracy", **more):
@@ -80,3 +80,14 @@ def test_a_row_is_better_only_when_its_corrected_p_value_says_so_too():
     assert [each.verdict() for each in rows] == ["inside the noise", "better", "inside the noise", ""]
     correct(rows, "none")
     assert [each.verdict() for each in rows[:3]] == ["better"] * 3
+
+
+def test_rows_stand_together_whatever_stage_measured_them_unless_one_measured_twice():
+    one, other = ({("1",): Result("b", stage, "m", {"accuracy": 0.5})} for stage in ("score", "probe"))
+    measured = {("tuned",): {("score", "b"): one}, ("frozen",): {("probe", "b"): other}, ("broken",): {}}
+    _stand_together(measured)
+    assert measured == {("tuned",): {("score", "b"): one}, ("frozen",): {("score", "b"): other}, ("broken",): {}}
+    twice = {("tuned",): {("before", "b"): one, ("after", "b"): one}, ("frozen",): {("probe", "b"): other}}
+    before = {key: dict(results) for key, results in twice.items()}
+    _stand_together(twice)
+    assert twice == before
