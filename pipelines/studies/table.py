@@ -99,7 +99,7 @@ class StudyRow:
     margin: float | None = None
     """Differences of the main score that are too small to matter, as the study says."""
     searched: bool = False
-    """Whether the study searched for the values of its methods."""
+    """Whether the study searched for the values of its methods, or the method for its own."""
     results: Mapping[tuple[str, ...], Result] = field(default_factory=dict, repr=False)
     """What the figures are the means of, by the entries of the keys that repeat."""
 
@@ -178,6 +178,11 @@ Measured = dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Res
 """By the labels of a row, then by (stage, benchmark), then by seeds."""
 
 
+def _chose_itself(results: Mapping[tuple[str, ...], Result]) -> bool:
+    """Whether every cell chose its setting on rows set aside, as classifiers on frozen features choose their C."""
+    return bool(results) and all((result.details.get("probe") or {}).get("tried") for result in results.values())
+
+
 def _stand_together(measured: Measured) -> None:
     """Where no row has two results of a benchmark, all of them are held under the first one's stage: one row's may be
     of an evaluate stage and another's of features."""
@@ -219,7 +224,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
             row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
-            row.searched = study.plan.options.search is not None
+            row.searched = study.plan.options.search is not None or _chose_itself(results)
             row.margin = margin_of(study.plan.options, benchmark)
             if axis is not None and not row.is_reference and results:
                 other = tuple(str(reference) if name == axis.name else labels[name] for name in names)
