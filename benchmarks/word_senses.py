@@ -1,9 +1,9 @@
 """Does a word's vector know what the word means here? Cosines of one word in two contexts, by layer.
 
-Made-up sentences, our own: each word has two senses and two sentences for each. By a table of vectors the word is the same
-everywhere, so all cosines are 1. By a layer of an encoder, two sentences of one sense should be nearer than two of
-different senses: `within` and `between` are mean cosines, `told apart` is the share of the sentences whose nearest other
-one has their sense, of which chance gets a third. The word is the mean of its pieces' states.
+Made-up sentences, our own: each word has two senses and two sentences for each. By a table of vectors the word is the
+same everywhere, so all cosines are 1. By a layer of an encoder, two sentences of one sense should be nearer than two
+of different senses: `within` and `between` are mean cosines, `told apart` is the share of the sentences whose nearest
+other one has their sense, of which chance gets a third. The word is the mean of its pieces' states.
 
     python benchmarks/word_senses.py sentence-transformers/all-MiniLM-L6-v2 [another checkpoint …]
 """

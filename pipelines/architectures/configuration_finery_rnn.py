@@ -44,8 +44,8 @@ class FineryRnnConfig(PreTrainedConfig):
     hidden_size: int = 512
     """Width of each layer's states. The two directions of an encoder have half of it each."""
     embedding_size: int | None = None
-    """Width of the word embedding. None: hidden_size, half of it with separate_directions. Where they differ, a projection stands before the output
-    matrix."""
+    """Width of the word embedding. None: hidden_size, half of it with separate_directions. Where it differs from
+    what the head reads, a projection stands before the output matrix."""
     num_hidden_layers: int = 2
     """Number of layers; of the encoder's, where there is a decoder too."""
     num_decoder_layers: int | None = None

@@ -1,9 +1,9 @@
 """What a run leaves in its folder, and the one reader of it: scores beside baselines, costs of training, publications.
 
-Each stage has a folder `stages/NN-ID`. An evaluate stage, or one of features, leaves `metrics.json` (by benchmark: its figures) and
-`details.json` (by benchmark: the model, 95 % intervals, baselines, numbers of examples), a training stage its costs
-in `metrics.json`, a publish stage `publication.json`. Run pages, study tables, model cards and the command line read
-them here.
+Each stage has a folder `stages/NN-ID`. An evaluate stage, or one of features, leaves `metrics.json` (by benchmark: its
+figures) and `details.json` (by benchmark: the model, 95 % intervals, baselines, numbers of examples), a training stage
+its costs in `metrics.json`, a publish stage `publication.json`. Run pages, study tables, model cards and the command
+line read them here.
 """
 
 from __future__ import annotations

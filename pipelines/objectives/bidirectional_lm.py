@@ -1,8 +1,8 @@
 """Bidirectional language modelling: name each word from those before it, and again from those behind it.
 
-Peters et al. 2018, "Deep contextualized word representations" (ELMo), section 3.1, arxiv.org/abs/1802.05365: the sum of
-the log-likelihoods of a language model that reads forwards and of one that reads backwards. Both read and score words by
-one table, their cells are their own, and neither ever sees the other's states.
+Peters et al. 2018, "Deep contextualized word representations" (ELMo), section 3.1, arxiv.org/abs/1802.05365: the sum
+of the log-likelihoods of a language model that reads forwards and of one that reads backwards. Both read and score
+words by one table, their cells are their own, and neither ever sees the other's states.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ arxiv.org/abs/1705.02364). Every column is brought to mean 0 and deviation 1 ove
 strength suits all. Classes are learnt by multinomial logistic regression, numbers by ridge regression, both by
 scikit-learn, with C times the loss against half the squared weights.
 
-Layers are mixed by gamma · sum softmax(s)_j h_j (Peters et al. 2018, equation 1, arxiv.org/abs/1802.05365), learnt in one
-with the classifier by L-BFGS. A free gamma would undo the penalty on the classifier's weights, so that it is held near 1,
-and s near 0, by the same penalty.
+Layers are mixed by gamma · sum softmax(s)_j h_j (Peters et al. 2018, equation 1, arxiv.org/abs/1802.05365), learnt in
+one with the classifier by L-BFGS. A free gamma would undo the penalty on the classifier's weights, so that it is held
+near 1, and s near 0, by the same penalty.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Vectors of words: a table that is trained on text or read from a file, and the mean of a text's words.
 
-A word is a run of letters and digits, or one other sign, in lower case unless told otherwise. A text is the mean of its
-known words' vectors; how many of its words are unknown is counted. Whoever trains a table writes it into the cache under
-a name made of everything that it depends on, so that tasks and seeds share it.
+A word is a run of letters and digits, or one other sign, in lower case unless told otherwise. A text is the mean of
+its known words' vectors; how many of its words are unknown is counted. Whoever trains a table writes it into the
+cache under a name made of everything that it depends on, so that tasks share it.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def load_table(path: Path) -> WordVectors | None:
 def read_vectors(file: IO[bytes], wanted: set[str], name: str) -> WordVectors:
     """The vectors of the wanted words, from word2vec's text format or GloVe's. Raises DataError.
 
-    A line is a word and its numbers, with spaces between; a first line of two whole numbers is word2vec's. Words may hold
-    spaces themselves. Of a word that stands there twice the first vector is taken.
+    A line is a word and its numbers, with spaces between; a first line of two whole numbers is word2vec's. Words may
+    hold spaces themselves. Of a word that stands there twice the first vector is taken.
     """
     import numpy as np
 
