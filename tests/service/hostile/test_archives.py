@@ -99,7 +99,7 @@ def fitting(members, **changes):
     return {
         "format": 1,
         "finery": "1",
-        "schema": "0004",
+        "schema": "0005",
         "database": "sqlite",
         "made": "now",
         "home": "/srv/finery",

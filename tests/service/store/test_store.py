@@ -21,6 +21,7 @@ SINCE = {
     "0002": {"stage_results", "files", "models", "scores"},
     "0003": {"ended_sessions"},
     "0004": {"audit"},
+    "0005": {"model_permissions", "evals", "eval_runs", "eval_items"},
 }
 """Revision -> the tables that it adds."""
 
@@ -53,6 +54,8 @@ def filled(store):
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     store.end_session("nonce", 4e9)
+    store.grant("p", "m", ["p"])
+    store.add_run(store.add_eval("p", "e", {}, [], {}), "r", {}, {}, "m", [({"a": 1}, {})], "submitter")
 
 
 def contents(store, names, columns=None):
