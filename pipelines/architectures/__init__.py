@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .modeling_finery_rnn_heads import (
         FineryRnnForCausalLM,
         FineryRnnForConditionalGeneration,
+        FineryRnnForPreTraining,
         FineryRnnForSequenceClassification,
     )
 
@@ -57,6 +58,7 @@ __all__ = [
     "FineryRnnConfig",
     "FineryRnnForCausalLM",
     "FineryRnnForConditionalGeneration",
+    "FineryRnnForPreTraining",
     "FineryRnnForSequenceClassification",
     "FineryRnnModel",
 ]

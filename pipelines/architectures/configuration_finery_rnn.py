@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 AUTO_MAP = {
     "AutoConfig": "configuration_finery_rnn.FineryRnnConfig",
     "AutoModel": "modeling_finery_rnn.FineryRnnModel",
+    "AutoModelForPreTraining": "modeling_finery_rnn_heads.FineryRnnForPreTraining",
     "AutoModelForCausalLM": "modeling_finery_rnn_heads.FineryRnnForCausalLM",
     "AutoModelForSeq2SeqLM": "modeling_finery_rnn_heads.FineryRnnForConditionalGeneration",
     "AutoModelForSequenceClassification": "modeling_finery_rnn_heads.FineryRnnForSequenceClassification",
@@ -43,8 +44,8 @@ class FineryRnnConfig(PreTrainedConfig):
     hidden_size: int = 512
     """Width of each layer's states. The two directions of an encoder have half of it each."""
     embedding_size: int | None = None
-    """Width of the word embedding. None: hidden_size. Where they differ, a projection stands before the output
-    matrix."""
+    """Width of the word embedding. None: hidden_size, half of it with separate_directions. Where it differs from
+    what the head reads, a projection stands before the output matrix."""
     num_hidden_layers: int = 2
     """Number of layers; of the encoder's, where there is a decoder too."""
     num_decoder_layers: int | None = None
@@ -52,6 +53,10 @@ class FineryRnnConfig(PreTrainedConfig):
     bidirectional: bool | None = None
     """Whether an encoder reads from both ends (Schuster and Paliwal 1997; Bahdanau et al. 2015, section 3.2). None:
     yes."""
+    separate_directions: bool = False
+    """Whether the two directions of an encoder are networks of their own from the words to the last layer (Peters et
+    al. 2018, "Deep contextualized word representations", section 3.1, arxiv.org/abs/1802.05365). Without it each layer
+    reads both directions of the one below, which shows a language model the words that it must predict."""
 
     attention_scoring: str | None = None
     """How a decoder's state scores an encoder's: "additive" (a small network, Bahdanau et al. 2015, appendix A.1.2,

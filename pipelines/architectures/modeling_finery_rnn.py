@@ -123,11 +123,10 @@ State = tuple[Tensor, ...]
 
 
 class FineryRnnLayer(nn.Module):
-    """One layer of cells over (batch, query, dim), in one direction or in both."""
+    """One layer of cells over (batch, query, dim), in one direction or in both, whose states have a `width` each."""
 
-    def __init__(self, config: FineryRnnConfig, inputs: int, bidirectional: bool) -> None:
+    def __init__(self, config: FineryRnnConfig, inputs: int, width: int, bidirectional: bool) -> None:
         super().__init__()
-        width = config.hidden_size // (2 if bidirectional else 1)
         self.rnn = CELLS[config.cell](inputs, width, batch_first=True, bidirectional=bidirectional)
         self.cell = config.cell
         self.weight_dropout_prob = config.weight_dropout_prob
@@ -169,6 +168,54 @@ class FineryRnnLayer(nn.Module):
         return tuple(part[:, None] for part in (after if self.cell == "lstm" else (after,)))
 
 
+class FineryRnnSeparateLayer(nn.Module):
+    """One layer of each of two networks, which read from either end and never see each other.
+
+    The first layer's two read the same words; those above, the half of the states that is their own direction's.
+    """
+
+    def __init__(self, config: FineryRnnConfig, inputs: int, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        half = config.hidden_size // 2
+        self.directions = nn.ModuleList([FineryRnnLayer(config, inputs, half, False) for _ in range(2)])
+
+    def dropped(self) -> dict[str, Tensor]:
+        """Nothing here: each direction draws its own."""
+        return {}
+
+    def forward(
+        self, states: Tensor, lengths: Tensor | None, before: State | None, dropped: dict[str, Tensor]
+    ) -> tuple[Tensor, State]:
+        """As FineryRnnLayer's. Real tokens come first in each row."""
+        halves = (states, states) if self.first else states.chunk(2, dim=-1)
+        outputs, after = [], []
+        for index, (layer, own) in enumerate(zip(self.directions, halves, strict=True)):
+            start = None if before is None else tuple(part[:, index : index + 1] for part in before)
+            own = backwards(own, lengths) if index else own
+            output, state = layer(own, lengths, start, layer.dropped())
+            outputs.append(backwards(output, lengths) if index else output)
+            after.append(state)
+        return torch.cat(outputs, dim=-1), tuple(torch.cat(parts, dim=1) for parts in zip(*after, strict=True))
+
+
+def backwards(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each row's first `lengths` tokens in the opposite order, (batch, query, dim); what follows stays."""
+    if lengths is None:
+        return states.flip(1)
+    places = torch.arange(states.shape[1], device=states.device)[None, :]
+    ends = lengths.to(states.device)[:, None]
+    order = torch.where(places < ends, ends - 1 - places, places)
+    return states.gather(1, order[..., None].expand_as(states))
+
+
+def in_place(states: Tensor, order: Tensor | None) -> Tensor:
+    """What was read in this `order` (batch, query), each token where it stood."""
+    if order is None:
+        return states
+    return torch.zeros_like(states).scatter(1, order[..., None].expand_as(states), states)
+
+
 def together(state: State) -> Tensor:
     """A layer's state as (batch, parts, dim), its directions side by side."""
     return torch.stack([part.flatten(1) for part in state], dim=1)
@@ -182,8 +229,14 @@ class FineryRnnStack(FineryRnnPreTrainedModel):
         config = self.config
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.words = FineryRnnWords(config)
-        widths = [config.embedding_size + feeds] + [config.hidden_size] * (layers - 1)
-        self.layers = nn.ModuleList([FineryRnnLayer(config, width, bidirectional) for width in widths])
+        above = config.hidden_size // (2 if config.separate_directions else 1)
+        widths = [config.embedding_size + feeds] + [above] * (layers - 1)
+        if config.separate_directions:
+            built = [FineryRnnSeparateLayer(config, width, index == 0) for index, width in enumerate(widths)]
+        else:
+            own = config.hidden_size // (2 if bidirectional else 1)
+            built = [FineryRnnLayer(config, width, own, bidirectional) for width in widths]
+        self.layers = nn.ModuleList(built)
         self.dropout = FineryRnnDropout(config.hidden_dropout_prob, config.variational_dropout)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -193,11 +246,16 @@ class FineryRnnStack(FineryRnnPreTrainedModel):
         self.embeddings = value
 
     def _read(
-        self, states: Tensor, attention_mask: Tensor | None, before: list[State] | None
+        self,
+        states: Tensor,
+        attention_mask: Tensor | None,
+        before: list[State] | None,
+        said: list[Tensor] | None = None,
     ) -> tuple[Tensor, list[State]]:
         """All tokens through one layer after the other: (what the last layer gives, each layer's last state).
 
-        Tokens whose mask is 0 are not read, and have nothing but zeros as their output.
+        Tokens whose mask is 0 are not read, and have nothing but zeros as their output. What each layer gives is added
+        to `said`.
         """
         lengths = order = None
         if attention_mask is not None and not bool(attention_mask.all()):
@@ -210,9 +268,9 @@ class FineryRnnStack(FineryRnnPreTrainedModel):
                 states = self.dropout(states)
             states, state = layer(states, lengths, before[index] if before else None, layer.dropped())
             after.append(state)
-        if order is not None:
-            states = torch.zeros_like(states).scatter(1, order[..., None].expand_as(states), states)
-        return states, after
+            if said is not None:
+                said.append(in_place(states, order))
+        return in_place(states, order), after
 
     def _kept(self, past: FinerySequenceStates | None) -> list[State] | None:
         """Each layer's state after the tokens before; None at the beginning."""
@@ -426,16 +484,19 @@ class FineryRnnModel(FineryRnnStack):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPooling | BaseModelOutputWithPastAndCrossAttentions | Seq2SeqModelOutput:
         """Read (batch, query) tokens; the arguments that begin with `decoder_` are an encoder-decoder's.
 
         An encoder or a decoder alone also gives its last layer's last state, as `pooler_output` or among the states
-        that are kept. Without `decoder_input_ids` the decoder reads the input, shifted right.
+        that are kept. Without `decoder_input_ids` the decoder reads the input, shifted right. With
+        `output_hidden_states` an encoder or a decoder alone gives the word embeddings and what each layer made of them.
         """
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if not self.config.is_encoder_decoder:
-            return self._read_alone(input_ids, attention_mask, past_key_values, inputs_embeds, use_cache)
+            hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+            return self._read_alone(input_ids, attention_mask, past_key_values, inputs_embeds, use_cache, hidden)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True)
         if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -467,18 +528,22 @@ class FineryRnnModel(FineryRnnStack):
         past: FinerySequenceStates | None,
         inputs_embeds: Tensor | None,
         use_cache: bool,
+        output_hidden_states: bool,
     ) -> BaseModelOutputWithPooling | BaseModelOutputWithPastAndCrossAttentions:
         """The pass of an encoder or a decoder alone."""
         inputs = self.words(input_ids, inputs_embeds, self.embeddings)
         if attention_mask is not None:
             attention_mask = attention_mask[:, -inputs.shape[1] :]
-        states, after = self._read(inputs, attention_mask, self._kept(past))
+        said = [inputs] if output_hidden_states else None
+        states, after = self._read(inputs, attention_mask, self._kept(past), said)
+        hidden = None if said is None else tuple(said)
         last = together(after[-1])[:, 0]
         states = self.dropout(states)
         if self.config.stack == "encoder":
-            return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=last)
+            return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=last, hidden_states=hidden)
         return FineryRnnDecoderOutput(
             last_hidden_state=states,
             past_key_values=self._keep(past, after, inputs.shape[1]) if use_cache else None,
+            hidden_states=hidden,
             pooler_output=last,
         )

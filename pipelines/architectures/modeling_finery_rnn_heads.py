@@ -4,12 +4,23 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_finery_rnn import FineryRnnConfig
 from .modeling_finery_rnn import FineryRnnEncoderOutput, FineryRnnModel, FineryRnnPreTrainedModel
-from .sequence_states import FinerySequenceGenerationMixin, FinerySequenceStates, cross_entropy, shifted_right
+from .sequence_states import (
+    IGNORED,
+    FinerySequenceGenerationMixin,
+    FinerySequenceStates,
+    cross_entropy,
+    shifted_right,
+)
 
 
 def refuse_stack(config: FineryRnnConfig, allowed: tuple[str, ...], name: str) -> None:
@@ -81,6 +92,70 @@ class FineryRnnForCausalLM(FineryRnnWordScores):
         if labels is not None:
             loss = cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=outputs.past_key_values)
+
+
+class FineryRnnForPreTraining(FineryRnnPreTrainedModel):
+    """Two language models over one text, each from its own end, with one table of words for what both read and say.
+
+    Peters et al. 2018, "Deep contextualized word representations", section 3.1, arxiv.org/abs/1802.05365. Words are
+    pieces of a vocabulary here, where ELMo reads their letters.
+    """
+
+    _auto_class = "AutoModelForPreTraining"
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embeddings.weight"}
+
+    def __init__(self, config: FineryRnnConfig) -> None:
+        refuse_stack(config, ("encoder",), type(self).__name__)
+        if not config.separate_directions:
+            raise ValueError(
+                f"{type(self).__name__} needs separate_directions: true, or each direction would see the words that "
+                "it must predict"
+            )
+        super().__init__(config)
+        self.model = FineryRnnModel(config)
+        width, narrow = config.hidden_size // 2, config.embedding_size
+        self.projection = nn.Identity() if width == narrow else nn.Linear(width, narrow, bias=False)
+        self.lm_head = nn.Linear(narrow, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """`logits` (batch, 2 · query, vocab): at place t what the words up to t say of the next one, then, at place
+        query + t, what the words from t on say of the one before.
+
+        `labels` (batch, query) are the input's own words, -100 where none is to be predicted: they are shifted here.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            use_cache=False,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        both = torch.cat(outputs.last_hidden_state.chunk(2, dim=-1), dim=1)
+        logits = self.lm_head(self.projection(both))
+        loss = None
+        if labels is not None:
+            none = torch.full_like(labels[:, :1], IGNORED)
+            wanted = torch.cat([labels[:, 1:], none, none, labels[:, :-1]], dim=1)
+            loss = cross_entropy(logits, wanted, num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
 class FineryRnnForConditionalGeneration(FineryRnnWordScores):

@@ -17,7 +17,7 @@ KEPT_BY_STEP = {"lstm": 7, "gru": 7, "rnn": 2}
 tanh."""
 KEPT_BY_SEQUENCE = {"lstm": 20, "gru": 7, "rnn": 1}
 """The same where torch takes a sequence at once: oneDNN's LSTM, which a CPU runs, keeps a workspace."""
-WORD_HEADS = ("causal_lm", "seq2seq_lm")
+WORD_HEADS = ("causal_lm", "seq2seq_lm", "bidirectional_lm")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ def cells(fields: Config) -> Iterator[Cells]:
     directions = 2 if fields["bidirectional"] else 1
     stack = fields["stack"]
     first = "decoder" if stack == "decoder" else "encoder"
+    above = dim // directions if fields["separate_directions"] else dim
     for index in range(fields["num_hidden_layers"]):
-        yield Cells(first, narrow if index == 0 else dim, dim // directions, directions, "sequence")
+        yield Cells(first, narrow if index == 0 else above, dim // directions, directions, "sequence")
     if stack == "encoder-decoder":
         fed = dim if fields["input_feeding"] else 0
         for index in range(fields["num_decoder_layers"]):
@@ -67,11 +68,17 @@ def parameter_count(config: Config, head: str, num_labels: int = 2) -> dict[str,
         counts[layer.part] += layer.weights(gates)
     counts["attention"] = _attention_weights(fields)
     if head in WORD_HEADS:
-        counts["head"] += dim * narrow if narrow != dim else 0
+        width = _predicting(fields, head)
+        counts["head"] += width * narrow if narrow != width else 0
         counts["head"] += 0 if fields["tie_word_embeddings"] else fields["vocab_size"] * narrow
     elif head == "sequence_classification":
         counts["head"] += (3 * dim + 1) * num_labels
     return {**counts, "total": sum(counts.values())}
+
+
+def _predicting(fields: Config, head: str) -> int:
+    """Width of what predicts a word: of a bidirectional language model one direction's state."""
+    return int(fields["hidden_size"] // (2 if head == "bidirectional_lm" else 1))
 
 
 def _attention_weights(fields: Config) -> int:
@@ -96,7 +103,8 @@ def forward_flops(
     dim, narrow, gates = fields["hidden_size"], fields["embedding_size"], GATES[fields["cell"]]
     source, target = sequence_length, sequence_length if target_length is None else target_length
     last = target if fields["stack"] == "encoder-decoder" else source
-    predicted = last if predicted_tokens is None else predicted_tokens
+    both = 2 if head == "bidirectional_lm" else 1  # every token predicts the one behind it and the one before
+    predicted = both * last if predicted_tokens is None else predicted_tokens
     flops = {"encoder": 0, "decoder": 0, "attention": 0, "head": 0}
     for layer in cells(fields):
         flops[layer.part] += layer.flops(gates) * (target if layer.tokens == "target" else source)
@@ -105,8 +113,9 @@ def forward_flops(
         flops["attention"] += 0 if fields["attention_scoring"] == "dot_product" else 2 * source * dim * dim
         flops["attention"] += 2 * target * dim * dim if fields["attention_scoring"] == "additive" else 0
     if head in WORD_HEADS:
+        width = _predicting(fields, head)
         flops["head"] += 2 * predicted * narrow * fields["vocab_size"]
-        flops["head"] += 2 * last * dim * narrow if narrow != dim else 0
+        flops["head"] += 2 * last * dim * narrow if narrow != width else 0
     elif head == "sequence_classification":
         flops["head"] += 2 * 3 * dim * num_labels
     return {**flops, "total": sum(flops.values())}
@@ -120,7 +129,8 @@ def kept_values(config: Config, source: int, target: int) -> int:
     kept = 0
     for layer in cells(fields):
         by_state = (KEPT_BY_STEP if layer.by_step else KEPT_BY_SEQUENCE)[cell]
-        kept += lengths[layer.tokens] * (layer.inputs + by_state * layer.width * layer.directions)
+        read = layer.inputs * (layer.directions if fields["separate_directions"] else 1)
+        kept += lengths[layer.tokens] * (read + by_state * layer.width * layer.directions)
     dropped = [fields["embedding_dropout_prob"]] + [fields["hidden_dropout_prob"]] * fields["num_hidden_layers"]
     kept += source * sum(dim for probability in dropped if probability)
     if fields["stack"] == "encoder-decoder":

@@ -22,6 +22,7 @@ FIELDS = {
     "num_hidden_layers": count(2, most=DEEPEST),
     "num_decoder_layers": count(None, "for as many as the encoder has", most=DEEPEST),
     "bidirectional": flag(None, "for both directions in an encoder"),
+    "separate_directions": flag(False),
     "attention_scoring": choice(None, SCORINGS, "for additive in an encoder-decoder"),
     "input_feeding": flag(None, "to do it where there is attention"),
     "hidden_dropout_prob": probability(0.1),
@@ -42,7 +43,7 @@ def complete(full: dict[str, Any]) -> dict[str, Any]:
     both = full["stack"] == "encoder-decoder"
     scoring = full["attention_scoring"] or ("additive" if both else "none")
     usual = {
-        "embedding_size": full["hidden_size"],
+        "embedding_size": full["hidden_size"] // (2 if full["separate_directions"] else 1),
         "num_decoder_layers": full["num_hidden_layers"],
         "bidirectional": full["stack"] != "decoder",
         "attention_scoring": scoring,
@@ -84,6 +85,16 @@ def _sizes(fields: Config) -> Iterator[Finding]:
         )
 
 
+def _separate(fields: Config) -> Iterator[Finding]:
+    if fields["separate_directions"] and not (fields["stack"] == "encoder" and fields["bidirectional"]):
+        given = "bidirectional: false" if fields["stack"] == "encoder" else f"stack '{fields['stack']}'"
+        yield (
+            ("separate_directions", "stack"),
+            f"separate_directions is for an encoder that reads from both ends, but this one has {given}; leave it "
+            "out, or use stack: encoder",
+        )
+
+
 def _feeding(fields: Config) -> Iterator[Finding]:
     if fields["input_feeding"] and fields["attention_scoring"] == "none":
         yield (
@@ -93,4 +104,4 @@ def _feeding(fields: Config) -> Iterator[Finding]:
         )
 
 
-RULES = FieldRules(FIELDS, complete, (_stack, _sizes, _feeding))
+RULES = FieldRules(FIELDS, complete, (_stack, _sizes, _separate, _feeding))

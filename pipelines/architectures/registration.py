@@ -39,6 +39,7 @@ from .modeling_finery_rnn import FineryRnnModel
 from .modeling_finery_rnn_heads import (
     FineryRnnForCausalLM,
     FineryRnnForConditionalGeneration,
+    FineryRnnForPreTraining,
     FineryRnnForSequenceClassification,
 )
 
@@ -56,6 +57,7 @@ HEADS = {
 """The class that each Auto class builds. `AUTO_MAP` in the configuration says the same to other processes."""
 RNN_HEADS = {
     AutoModel: FineryRnnModel,
+    AutoModelForPreTraining: FineryRnnForPreTraining,
     AutoModelForCausalLM: FineryRnnForCausalLM,
     AutoModelForSeq2SeqLM: FineryRnnForConditionalGeneration,
     AutoModelForSequenceClassification: FineryRnnForSequenceClassification,

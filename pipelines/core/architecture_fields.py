@@ -43,7 +43,7 @@ HEADS: dict[str, tuple[str, ...]] = {
 """What can stand on each of our transformers, as `Head.kind` calls it."""
 BASELINE_HEADS: dict[str, dict[str, tuple[str, ...]]] = {
     "finery-rnn": {
-        "encoder": ("sequence_classification",),
+        "encoder": ("sequence_classification", "bidirectional_lm"),
         "decoder": ("causal_lm", "sequence_classification"),
         "encoder-decoder": ("seq2seq_lm",),
     },

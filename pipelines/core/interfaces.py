@@ -27,6 +27,7 @@ PROFILE = "FINERY_PROFILE"
 HeadKind = Literal[
     "masked_lm",
     "pretraining",
+    "bidirectional_lm",
     "causal_lm",
     "seq2seq_lm",
     "sequence_classification",
@@ -36,7 +37,8 @@ HeadKind = Literal[
     "reward",
     "causal_lm_with_value",
 ]
-"""`pretraining` is masked LM and a decision about the pair (BERT's); `reward` gives one number a sequence;
+"""`pretraining` is masked LM and a decision about the pair (BERT's); `bidirectional_lm` the next word from the left and
+the one before from the right (ELMo's); `reward` gives one number a sequence;
 `causal_lm_with_value` one more number a token beside the next word."""
 
 

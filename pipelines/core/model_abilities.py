@@ -28,6 +28,7 @@ OWN_HEADS = {
     "causal_lm": "causal",
     "masked_lm": "encoder",
     "pretraining": "encoder",
+    "bidirectional_lm": "encoder",
 }
 """The words of `head.json`, where they differ."""
 DESCRIPTIONS = {

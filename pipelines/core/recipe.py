@@ -400,6 +400,15 @@ class Recipe(Block):
         """The stage's own seed, else the recipe's."""
         return self.seed if stage.seed is None else stage.seed
 
+    def lacking(self) -> Iterator[tuple[str, str]]:
+        """(id of a stage, a sentence) for everything that stages need and this machine has not got."""
+        for stage in self.stages:
+            tuner = getattr(stage, "tuner", None)
+            if tuner is not None and (why := tuner.unavailable_reason()) is not None:
+                yield stage.id, f"the tuner {tuner.name} {why}"
+            if (why := stage.unavailable_reason()) is not None:
+                yield stage.id, f"the stage {stage.id} {why}"
+
     def to_yaml(self) -> str:
         """The resolved recipe, as `load` would read it."""
         return write_yaml(self.plain())

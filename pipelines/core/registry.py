@@ -119,6 +119,7 @@ STAGES = Registry(
         "feedback": "pipelines.feedback.feedback:Feedback",
         "ppo": "pipelines.trainers.ppo:PPO",
         "evaluate": "pipelines.evaluation.evaluate:Evaluate",
+        "features": "pipelines.evaluation.features.stage:FeatureProbe",
         "publish": "pipelines.publishing.publish:Publish",
     },
 )
@@ -131,6 +132,7 @@ OBJECTIVES = Registry(
         "next_sentence": "pipelines.objectives.sentence_pairs:NextSentence",
         "sentence_order": "pipelines.objectives.sentence_pairs:SentenceOrder",
         "causal_lm": "pipelines.objectives.causal_lm:CausalLM",
+        "bidirectional_lm": "pipelines.objectives.bidirectional_lm:BidirectionalLM",
         "prefix_lm": "pipelines.objectives.prefix_lm:PrefixLM",
         "permutation_lm": "pipelines.objectives.permutation_lm:PermutationLM",
         "span_corruption": "pipelines.objectives.span_corruption:SpanCorruption",
@@ -237,6 +239,16 @@ BASELINES = Registry(
 )
 """Guessers without a network that a score is held against."""
 
+FEATURES = Registry(
+    "features",
+    {
+        "word2vec": "pipelines.evaluation.features.word2vec:Word2Vec",
+        "glove": "pipelines.evaluation.features.glove:GloVe",
+        "encoder": "pipelines.evaluation.features.encoder:EncoderFeatures",
+    },
+)
+"""What makes a vector of a text, without learning it for the task."""
+
 DESTINATIONS = Registry(
     "destination",
     {
@@ -314,6 +326,7 @@ REGISTRIES: dict[str, Registry] = {
     "tasks": TASKS,
     "metrics": METRICS,
     "baselines": BASELINES,
+    "features": FEATURES,
     "destinations": DESTINATIONS,
     "rewards": REWARDS,
     "judges": JUDGES,

@@ -1,9 +1,9 @@
 """What a run leaves in its folder, and the one reader of it: scores beside baselines, costs of training, publications.
 
-Each stage has a folder `stages/NN-ID`. An evaluate stage leaves `metrics.json` (by benchmark: its figures) and
-`details.json` (by benchmark: the model, 95 % intervals, baselines, numbers of examples), a training stage its costs
-in `metrics.json`, a publish stage `publication.json`. Run pages, study tables, model cards and the command line read
-them here.
+Each stage has a folder `stages/NN-ID`. An evaluate stage, or one of features, leaves `metrics.json` (by benchmark: its
+figures) and `details.json` (by benchmark: the model, 95 % intervals, baselines, numbers of examples), a training stage
+its costs in `metrics.json`, a publish stage `publication.json`. Run pages, study tables, model cards and the command
+line read them here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Literal, Self
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.scores import better, is_score, smaller_is_better
 
+EVALUATIONS = ("evaluate", "features")
+"""Kinds of stages that leave scores of benchmarks."""
 COSTS = (
     "trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_samples_per_second",
     "train_tokens_per_second", "train_utilisation", "train_steps", "train_loss",

@@ -19,6 +19,7 @@ from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, 
 from pipelines.core.overrides import Source, put_at
 from pipelines.core.recipe import Recipe, stage_ids, validated
 from pipelines.core.registry import TASKS, nearest
+from pipelines.core.results import EVALUATIONS
 from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
     Axis,
@@ -192,7 +193,7 @@ class StudyRecipe:
         data["stages"] = tuple(
             stage
             for at, stage in enumerate(data["stages"])
-            if at <= ids.index(target) and stage["stage"] not in ("evaluate", "publish")
+            if at <= ids.index(target) and stage["stage"] not in (*EVALUATIONS, "publish")
         )
         return replace(draft, data=data).recipe(self.ids)
 
@@ -323,7 +324,7 @@ def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tupl
     for cell in cells:
         labels = {name: cell.labels[name] for name in per}
         key = tuple(labels.values())
-        if cell.refusal or key in groups:
+        if cell.refusal or key in groups or _without(cell, search.target, cells):
             continue
         own = {path: values for entry in cell.entries for path, values in entry.search.items()}
         grids = {path: own.get(path, values) for path, values in search.over.items()}
@@ -340,6 +341,12 @@ def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tupl
     return tuple(groups.values())
 
 
+def _without(cell: Cell, target: str, cells: Sequence[Cell]) -> bool:
+    """Whether a cell leaves out the stage that others search over: it has nothing to search for."""
+    left_out = [target not in [stage.id for stage in each.recipe.stages] for each in cells if not each.refusal]
+    return target not in [stage.id for stage in cell.recipe.stages] and not all(left_out)
+
+
 def _up_to(draft: Draft, target: str) -> Draft:
     """Only the stages that train, up to the target, which scores itself on the part of train that is set aside."""
     data = deepcopy(draft.data)
@@ -347,7 +354,7 @@ def _up_to(draft: Draft, target: str) -> Draft:
     data["stages"] = tuple(
         stage
         for at, stage in enumerate(data["stages"])
-        if at <= ids.index(target) and stage["stage"] not in ("evaluate", "publish")
+        if at <= ids.index(target) and stage["stage"] not in (*EVALUATIONS, "publish")
     )
     arguments = data["stages"][-1].setdefault("arguments", {})
     if not {"eval_strategy", "evaluation_strategy"} & set(arguments):
@@ -366,7 +373,7 @@ def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
             trained_stages = ", ".join(stage.id for stage in group.cell.recipe.stages if stage.trains)
             issues.append((place, f"'{search.target}' is no stage of every cell; stages that train: {trained_stages}"))
             continue
-        if not study.recipe.stage(search.target).trains:
+        if not group.cell.recipe.stage(search.target).trains:
             issues.append(
                 (
                     ("study", "search", "over", next(iter(search.over))),

@@ -419,7 +419,8 @@ def _trained(recipe: Recipe, model: str) -> list[Stage]:
     if model == START or not any(stage.id == model.partition("/")[0] for stage in recipe.stages):
         return []
     stage = recipe.stage(model)
-    return [each for each in (*reversed([*recipe.lineage(stage)]), stage) if each.trains]
+    before = recipe.lineage(stage) if recipe.model_of(stage) in stage.reads(recipe) else ()
+    return [*(each for each in reversed([*before]) if each.trains), stage]
 
 
 def _texts(stage: Stage, folder: Path | None) -> Iterator[str]:

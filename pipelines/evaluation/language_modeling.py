@@ -5,7 +5,8 @@ What can be said depends on the objective:
 - causal_lm gives the likelihood of the text: documents lie in windows, and every token is predicted exactly once.
 - prefix_lm and permutation_lm give the likelihood of the part that they predict, given the rest.
 - masked_lm, span_corruption, denoising and the objectives on pairs define no likelihood of the text; what they give
-  is the cross-entropy of the hidden tokens, each judged by itself, and how many were named rightly.
+  is the cross-entropy of the hidden tokens, each judged by itself, and how many were named rightly. bidirectional_lm
+  names every token twice, from either side: what it gives is the mean of both likelihoods within a block.
 - replaced_token_detection predicts no tokens; what it gives is how well replaced ones are told from original ones.
 
 `bits_per_byte` is the negative log-likelihood in bits over the bytes of the predicted text (Gao et al. 2020, "The
@@ -374,7 +375,12 @@ def left_neighbours(
     between documents, as `end` does, but a sentinel for the place that it has in the input.
     """
     ids, labels = batch["input_ids"], batch["labels"]
-    if "decoder_input_ids" in batch:
+    first = [1]
+    """Where the label is the first token of the text."""
+    if labels.shape[1] == 2 * ids.shape[1]:  # the token behind each one, then the one before it
+        left = np.concatenate([ids, _shifted(_shifted(ids, before), before)], axis=1)
+        first = [0, ids.shape[1] + 2]
+    elif "decoder_input_ids" in batch:
         left = _behind_sentinels(ids, batch["decoder_input_ids"], marks)
     elif "target_mapping" in batch:
         left = np.take_along_axis(_shifted(ids, before), batch["target_mapping"].argmax(-1), axis=1)  # (batch, asked)
@@ -384,7 +390,7 @@ def left_neighbours(
         left = _shifted(np.where(labels == IGNORED, ids, labels), before)
     left = np.where(marks.special[left], marks.end, left)
     if wrapped:
-        left[:, 1] = before
+        left[:, first] = before[:, None]
     return left
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
 from pipelines.core.files import whole_file, write_json
-from pipelines.core.interfaces import Context, Task
+from pipelines.core.interfaces import Context, Rows, Task
 from pipelines.core.scores import percent_metrics, score_names
 from pipelines.data.encoding import read_part
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
@@ -22,6 +23,8 @@ from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
 from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from pipelines.data.references import DatasetReference
     from pipelines.evaluation.held_out import PretrainedStage
     from pipelines.evaluation.language_modeling import HeldOutScores
@@ -56,7 +59,7 @@ class Report:
             scores |= {name: value for name, (value, _) in answers.scores.items()}
             ranges |= {name: interval for name, (_, interval) in answers.scores.items()}
             self.metrics[choice.name] = scores
-        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled], answers.max_length)
+        baselines, skipped = self._guess(choice, task, [each for each, _ in labelled], answers)
         self.predicted += predicted
         self.details[choice.name] = {
             "model": choice.model,
@@ -131,7 +134,7 @@ class Report:
                 self.context.events.emit("warning", message=warning)
 
     def _guess(
-        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions], max_length: int
+        self, choice: BenchmarkChoice, task: Task, labelled: Sequence[SplitPredictions], answers: Predictions
     ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """The baselines, fitted on the rows that the model was fine-tuned on, reading no more tokens than it does."""
         if not labelled or not self.baselines:
@@ -143,8 +146,9 @@ class Report:
                 raise
             return {}, dict.fromkeys(self.baselines, str(error))
         tokenizer = self.context.open_tokenizer(choice.model)
-        train = read_part(tokenizer, train, max_length)
-        splits = {each.suffix: read_part(tokenizer, each.rows, max_length) for each in labelled}
+        read = _each_text_read if answers.apart else read_part
+        train = read(tokenizer, train, answers.max_length)
+        splits = {each.suffix: read(tokenizer, each.rows, answers.max_length) for each in labelled}
         return score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
 
     def _warn(
@@ -188,6 +192,17 @@ class Report:
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
         )
+
+
+def _each_text_read(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> Rows:
+    """`read_part`, with the texts of a pair cut each by itself."""
+    if rows.pairs is None:
+        return read_part(tokenizer, rows, max_length)
+    first, second = (
+        read_part(tokenizer, replace(rows, texts=texts, pairs=None), max_length).texts
+        for texts in (rows.texts, rows.pairs)
+    )
+    return replace(rows, texts=first, pairs=second)
 
 
 def no_better_than_majority(

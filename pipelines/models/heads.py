@@ -40,6 +40,9 @@ HEAD_CLASSES: dict[HeadKind, HeadClass] = {
     "pretraining": HeadClass(
         "AutoModelForPreTraining", "fill-mask", "a masked language model that also judges pairs of texts"
     ),
+    "bidirectional_lm": HeadClass(
+        "AutoModelForPreTraining", "feature-extraction", "two language models, one from each end of a text"
+    ),
     "causal_lm": HeadClass("AutoModelForCausalLM", "text-generation", "a language model that continues texts"),
     "seq2seq_lm": HeadClass("AutoModelForSeq2SeqLM", "text-generation", "a model that writes one text from another"),
     "sequence_classification": HeadClass(

@@ -249,7 +249,12 @@ def answer(
         for position, row in enumerate(chosen):
             whole = [logits[position] for logits in all_logits]
             ends = outputs.get("start_logits") is not None
-            parts = [part[None] if part.dim() == 1 and not ends else part[answered[position].bool()] for part in whole]
+            real = answered[position].bool()
+            # A bidirectional language model says something of each token twice: from the left, then from the right.
+            parts = [
+                part[None] if part.dim() == 1 and not ends else part[real.repeat(len(part) // len(real))]
+                for part in whole
+            ]
             rows[row] = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1, 1) for part in parts])
     return torch.cat(rows)
 

@@ -64,6 +64,12 @@ def lines_of_use(head: Head, recipe: Recipe, stage: Stage, config: JSONObject, a
         return _write(taught, config)
     if head.kind in ("masked_lm", "pretraining"):
         return _fill_in(head, taught)
+    if head.kind == "bidirectional_lm":
+        return (
+            'inputs = tokenizer("The bank of the river.", return_tensors="pt")\n'
+            "states = model.eval()(**inputs, output_hidden_states=True).hidden_states  # the words, then each layer\n"
+            "print([tuple(layer.shape) for layer in states])"
+        )
     if head.kind == "token_classification":
         return (
             'inputs = tokenizer("The answer is short.", return_tensors="pt")\n'

@@ -17,6 +17,7 @@ from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import (
+    EVALUATIONS,
     BenchmarkScores,
     is_number,
     numbers,
@@ -86,7 +87,7 @@ def results_of(folder: Path, recipe: Recipe) -> list[Result]:
     folders = stage_folders(folder, [stage.id for stage in recipe.stages])
     results: list[Result] = []
     for stage in recipe.stages:
-        if stage.stage != "evaluate":
+        if stage.stage not in EVALUATIONS:
             continue
         choices = {choice.name: choice for choice in stage.choices(recipe)[0]}
         for scores in read_scores(folders[stage.id], stage.id):
@@ -182,7 +183,7 @@ def run_results(folder: Path, recipe: Recipe) -> RunResults:
     for stage, place in zip(
         recipe.stages, stage_folders(folder, [each.id for each in recipe.stages]).values(), strict=True
     ):
-        if stage.stage == "evaluate":
+        if stage.stage in EVALUATIONS:
             scores += [defined for each in read_scores(place, stage.id) if (defined := each.defined()) is not None]
             for line in _lines(place / "mistakes.jsonl"):
                 mistakes.setdefault((stage.id, str(line.get("benchmark"))), []).append(line)

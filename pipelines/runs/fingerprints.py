@@ -28,7 +28,7 @@ AROUND = {"core", "runs"}
 COUNTED = {model_types.__name__}
 """but for these: how long a text a model can read decides what is cut off."""
 
-CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "task_kinds"}
+CHOSEN = {"stages", "objectives", "tuners", "tokenizers", "rewards", "judges", "task_kinds", "features"}
 """Registries of which only what the stage has chosen is its code: its blocks' classes (`modules_of`) and the kinds of
 its tasks (`Stage.modules`). Of every other registry that it looks names up in, all entries are."""
 LOOKED_UP = re.compile(rb"\b(load|module)\s*\(")

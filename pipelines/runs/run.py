@@ -176,14 +176,9 @@ class Job:
             )
         if self.profile in ("zero2", "zero3") and (lacking := hardware.lacking_for_deepspeed()) is not None:
             raise IncompatibleError(f"the profile {self.profile} {lacking}")
-        for stage in self.recipe.stages:
-            tuner = getattr(stage, "tuner", None)
-            if tuner is not None and (why := tuner.unavailable_reason()) is not None:
-                self.at = stage.id
-                raise IncompatibleError(f"the tuner {tuner.name} {why}")
-            if (why := stage.unavailable_reason()) is not None:
-                self.at = stage.id
-                raise IncompatibleError(f"the stage {stage.id} {why}")
+        for stage_id, sentence in self.recipe.lacking():
+            self.at = stage_id
+            raise IncompatibleError(sentence)
 
     def make_tokenizer(self) -> None:
         """Train the tokenizer, or copy the pretrained one; reused like a stage."""

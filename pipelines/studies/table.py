@@ -100,7 +100,7 @@ class StudyRow:
     margin: float | None = None
     """Differences of the main score that are too small to matter, as the study says."""
     searched: bool = False
-    """Whether the study searched for the values of its methods."""
+    """Whether the study searched for the values of its methods, or the method for its own."""
     results: Mapping[tuple[str, ...], Result] = field(default_factory=dict, repr=False)
     """What the figures are the means of, by the entries of the keys that repeat."""
 
@@ -175,6 +175,28 @@ def compared_axis(axes: Sequence[Axis], reference: str | None) -> str:
     return axis.name if axis else names[-1] if names else ""
 
 
+Measured = dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]]
+"""By the labels of a row, then by (stage, benchmark), then by seeds."""
+
+
+def _chose_itself(results: Mapping[tuple[str, ...], Result]) -> bool:
+    """Whether every cell chose its setting on rows set aside, as classifiers on frozen features choose their C."""
+    return bool(results) and all((result.details.get("probe") or {}).get("tried") for result in results.values())
+
+
+def _stand_together(measured: Measured) -> None:
+    """Where no row has two results of a benchmark, all of them are held under the first one's stage: one row's may be
+    of an evaluate stage and another's of features."""
+    for benchmark in dict.fromkeys(name for results in measured.values() for _, name in results):
+        owners = [[key for key in results if key[1] == benchmark] for results in measured.values()]
+        if any(len(keys) > 1 for keys in owners):
+            continue
+        first = next(keys[0] for keys in owners if keys)
+        for results, keys in zip(measured.values(), owners, strict=True):
+            if keys and keys[0] != first:
+                results[first] = results.pop(keys[0])
+
+
 def rows_of(study: StudyState) -> list[StudyRow]:
     """Every row, in the order of the matrix; a row without a complete cell says what became of its cells."""
     axes = study.plan.axes
@@ -182,7 +204,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
     groups: dict[tuple[str, ...], list[CellState]] = {}
     for state in study.states:
         groups.setdefault(tuple(state.cell.labels[name] for name in names), []).append(state)
-    measured: dict[tuple[str, ...], dict[tuple[str, str], dict[tuple[str, ...], Result]]] = {}
+    measured: Measured = {}
     repeats = [axis.name for axis in axes if axis.repeats]
     for key, states in groups.items():
         by_benchmark = measured.setdefault(key, {})
@@ -192,6 +214,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
                 for result in results_of(folder, study.recipe_of(state)):
                     seeds = tuple(state.cell.labels[name] for name in repeats)
                     by_benchmark.setdefault((result.stage, result.benchmark), {})[seeds] = result
+    _stand_together(measured)
     reference = study.plan.options.reference
     axis = reference_axis(reference, axes) if reference else None
     compared = compared_axis(axes, reference)
@@ -202,7 +225,7 @@ def rows_of(study: StudyState) -> list[StudyRow]:
             row = row_of(labels, stage, benchmark, results, states)
             row.name = labels.get(compared, "all")
             row.is_reference = axis is not None and labels[axis.name] == reference
-            row.searched = study.plan.options.search is not None
+            row.searched = study.plan.options.search is not None or _chose_itself(results)
             row.margin = margin_of(study.plan.options, benchmark)
             if axis is not None and not row.is_reference and results:
                 other = tuple(str(reference) if name == axis.name else labels[name] for name in names)

@@ -75,6 +75,8 @@ class Predictions:
     """Scores of the same model asked in another way, by its name."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else it takes to ask the same again, and to read the scores rightly: it stands in `details.json`."""
+    apart: bool = False
+    """Whether each text of a pair was cut by itself, and not both together."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
+from pipelines.core.results import EVALUATIONS
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -444,7 +446,7 @@ def ended(stage: StageProgress) -> list[str]:
             first += f" at {counted(stage)}"
     if stage.status in ("failed", "stopped"):
         return [first]
-    return [first, *(scores(stage.metrics) if stage.kind == "evaluate" else losses(stage.metrics))]
+    return [first, *(scores(stage.metrics) if stage.kind in EVALUATIONS else losses(stage.metrics))]
 
 
 def scores(metrics: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_USAGE, CommandError, RecipeError
 from pipelines.core.load import load, load_either
+from pipelines.core.recipe import Recipe
 from pipelines.core.study_cells import StudyRecipe, named
 from service.cli.child import ask_and_show
 from service.cli.generate import printable
@@ -51,7 +52,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "name": recipe.name,
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
-                "warnings": recipe.model.doubts(),
+                "warnings": [*recipe.model.doubts(), *_lacking(loaded)],
             }
             summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
@@ -61,12 +62,19 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             answers.append(answer)
             if not as_json:
                 print("\n".join([f"{file}: fine ({summary})", *refusals]))
-                for sentence in recipe.model.doubts():
+                for sentence in (*recipe.model.doubts(), *_lacking(loaded)):
                     print(f"  warning: {sentence}", file=sys.stderr)
     fine = all(answer["fine"] for answer in answers)
     if as_json:
         print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
     return EXIT_DONE if fine else EXIT_USAGE
+
+
+def _lacking(loaded: Recipe | StudyRecipe) -> list[str]:
+    """What this machine has not got: the recipe is valid all the same, and may run on another."""
+    recipes = [cell.recipe for cell in loaded.cells] if isinstance(loaded, StudyRecipe) else [loaded]
+    sentences = dict.fromkeys(sentence for recipe in recipes for _, sentence in recipe.lacking())
+    return [f"this machine cannot run it: {sentence}" for sentence in sentences]
 
 
 def _study(plan: StudyRecipe) -> tuple[str, list[str], list[dict[str, object]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.files import read_json
-from pipelines.core.results import BenchmarkScores, published_at, scores_in, stage_folders, strongest
+from pipelines.core.results import EVALUATIONS, BenchmarkScores, published_at, scores_in, stage_folders, strongest
 from service.cli.progress import number
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def collect(folder: Path, stages: Sequence[tuple[str, str]]) -> RunSummary:
     models: list[Path] = []
     notes: list[str] = []
     for (id, kind), place in zip(stages, stage_folders(folder, [id for id, _ in stages]).values(), strict=True):
-        if kind == "evaluate":
+        if kind in EVALUATIONS:
             outcome = outcome_of(read_json(place / "metrics.json"), read_json(place / "details.json"), id)
             scores += outcome.scores
             notes += outcome.notes

@@ -137,7 +137,7 @@ BRACKET = re.compile(r"[\[\]{}]")
 MOST_MERGES = 20
 MOST_CELLS = 256
 MOST_WORKERS = 16
-PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validation", "test")
+PLACES = ("path", "checkpoint", "pretrained", "chat_template", "vectors", "train", "validation", "test")
 """Keys whose texts may name something on a disk. A contract test holds them against the types of every block."""
 FREE = (
     "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options",

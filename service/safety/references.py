@@ -24,7 +24,7 @@ AUTOMATIC = (LATEST, BEST)
 ALIAS = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 TAKES: dict[Kind, tuple[str, ...]] = {
-    "file": ("path", "train", "validation", "test", "chat_template"),
+    "file": ("path", "train", "validation", "test", "chat_template", "vectors"),
     "job": ("checkpoint", "pretrained"),
     "model": ("checkpoint", "pretrained"),
 }

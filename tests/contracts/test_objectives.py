@@ -49,6 +49,7 @@ BODIES: list[dict[str, Any]] = [
         "bidirectional_decoder": True,
         "length_prediction": True,
     },
+    {"model_type": "finery-rnn", "hidden_size": 16, "stack": "encoder", "separate_directions": True},
 ]
 """Shapes to learn with: each objective takes the first that suits it."""
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel
 
 from pipelines.core.recipe import Model, Recipe, Tokenizer
-from pipelines.core.registry import JUDGES, OBJECTIVES, REWARDS, STAGES, TASK_KINDS, TOKENIZERS, TUNERS
+from pipelines.core.registry import FEATURES, JUDGES, OBJECTIVES, REWARDS, STAGES, TASK_KINDS, TOKENIZERS, TUNERS
 from service.safety.network_recipes import PLACES
 from service.safety.references import TAKES
 
@@ -17,7 +17,7 @@ BLOCKS = [
     Tokenizer,
     *(
         registry.load(name)
-        for registry in (STAGES, TUNERS, OBJECTIVES, TOKENIZERS, TASK_KINDS, REWARDS, JUDGES)
+        for registry in (STAGES, TUNERS, OBJECTIVES, TOKENIZERS, TASK_KINDS, REWARDS, JUDGES, FEATURES)
         for name in registry
     ),
 ]

@@ -28,7 +28,9 @@ class BaselineShape:
 
     @property
     def plain_head(self) -> Head:
-        """An encoder alone has no language model: its classifier stands for it."""
+        """An encoder alone has no language model, unless its directions are separate: its classifier stands for it."""
+        if self.config.get("separate_directions"):
+            return Head("bidirectional_lm")
         return Head("sequence_classification") if self.family == "encoder" else PLAIN_HEADS[self.family]
 
     def counts(self, head: Head) -> Mapping[str, int]:

@@ -13,6 +13,7 @@ from pipelines.architectures import (
     FineryRnnConfig,
     FineryRnnForCausalLM,
     FineryRnnForConditionalGeneration,
+    FineryRnnForPreTraining,
     FineryRnnForSequenceClassification,
     FineryRnnModel,
     convolutional_arithmetic,
@@ -43,9 +44,11 @@ CASES = [
     ),
 ]
 STACKS = [
-    ("encoder", "sequence_classification", FineryRnnForSequenceClassification),
-    ("decoder", "sequence_classification", FineryRnnForSequenceClassification),
-    ("decoder", "causal_lm", FineryRnnForCausalLM),
+    ({"stack": "encoder"}, "sequence_classification", FineryRnnForSequenceClassification),
+    ({"stack": "decoder"}, "sequence_classification", FineryRnnForSequenceClassification),
+    ({"stack": "decoder"}, "causal_lm", FineryRnnForCausalLM),
+    ({"stack": "encoder", "separate_directions": True}, "sequence_classification", FineryRnnForSequenceClassification),
+    ({"stack": "encoder", "separate_directions": True}, "bidirectional_lm", FineryRnnForPreTraining),
 ]
 
 
@@ -69,9 +72,9 @@ def test_weights_and_operations_of_a_translator_are_those_of_the_model(config, h
 
 
 @pytest.mark.filterwarnings("ignore:TF32")
-@pytest.mark.parametrize(("stack", "head", "head_class"), STACKS)
-def test_weights_and_operations_of_a_stack_alone_are_those_of_the_model(stack, head, head_class):
-    shape = ALONE | {"stack": stack}
+@pytest.mark.parametrize(("words", "head", "head_class"), STACKS)
+def test_weights_and_operations_of_a_stack_alone_are_those_of_the_model(words, head, head_class):
+    shape = ALONE | words
     model = head_class(FineryRnnConfig(**shape, num_labels=3))
     assert RNN.parameter_count(shape, head, 3)["total"] == sum(weight.numel() for weight in model.parameters())
     counted = operations(model, input_ids=torch.ones(1, 9, dtype=torch.long))

@@ -20,6 +20,7 @@ from pipelines.architectures import (
     FineryRnnConfig,
     FineryRnnForCausalLM,
     FineryRnnForConditionalGeneration,
+    FineryRnnForPreTraining,
     FineryRnnForSequenceClassification,
     FineryRnnModel,
 )
@@ -183,6 +184,10 @@ def test_recurrent_and_convolutional_models_answer_and_write_elsewhere_as_they_d
         "classifier": (
             "AutoModelForSequenceClassification",
             FineryRnnForSequenceClassification(FineryRnnConfig(**words, stack="encoder", cell="gru")),
+        ),
+        "both ways": (
+            "AutoModelForPreTraining",
+            FineryRnnForPreTraining(FineryRnnConfig(**words, stack="encoder", separate_directions=True)),
         ),
         "bare": ("AutoModel", FineryRnnModel(lstm)),
         "convolutions": ("AutoModelForSeq2SeqLM", FineryCnnForConditionalGeneration(FineryCnnConfig(**words))),

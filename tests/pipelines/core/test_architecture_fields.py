@@ -166,7 +166,7 @@ def test_a_mistake_in_one_field_hides_no_other():
 BASELINES = [
     ({"family": "rnn"}, "finery-rnn", ("seq2seq_lm",)),
     ({"family": "rnn", "stack": "decoder", "hidden_size": 8}, "finery-rnn", ("causal_lm", "sequence_classification")),
-    ({"model_type": "finery-rnn", "stack": "encoder"}, "finery-rnn", ("sequence_classification",)),
+    ({"model_type": "finery-rnn", "stack": "encoder"}, "finery-rnn", ("sequence_classification", "bidirectional_lm")),
     ({"family": "cnn", "model_type": "finery", "kernel_size": 5}, "finery-cnn", ("seq2seq_lm",)),
 ]
 

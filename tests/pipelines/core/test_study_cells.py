@@ -284,3 +284,23 @@ def test_a_score_that_the_searched_stage_does_not_measure_is_a_mistake_before_an
         translating.replace("{stage: pretrain, objective: masked_lm,", "{stage: pretrain, objective: span_corruption,"),
         "study.search.metric=bleu",
     )
+
+
+def test_cells_that_leave_out_the_searched_stage_have_nothing_to_search(study):
+    found = study(
+        BASE
+        + """\
+  - {stage: features, id: frozen, task: glue/mrpc, from: model}
+matrix:
+  method:
+    frozen: {stages.pretrain: null, stages.mrpc: null, stages.evaluate: null}
+    tuned: {stages.frozen: null}
+study: {search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}}
+"""
+    )
+    (group,) = found.groups
+    assert dict(group.labels) == {"method": "tuned"}
+    frozen, tuned = found.cells
+    assert found.group_of(frozen) is None
+    assert found.group_of(tuned) is group
+    assert [stage.id for stage in found.trial(group, group.grid[0]).stages] == ["pretrain", "mrpc"]

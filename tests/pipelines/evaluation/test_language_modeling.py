@@ -204,7 +204,9 @@ def test_the_text_token_is_the_answer_where_a_sentinel_is_more_probable(tmp_path
     assert found["accuracy"] > 0.5  # all but the last of a target, which the decoder never reads
 
 
-@pytest.mark.parametrize("objective", ["masked_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoising"])
+@pytest.mark.parametrize(
+    "objective", ["masked_lm", "bidirectional_lm", "prefix_lm", "permutation_lm", "span_corruption", "denoising"]
+)
 def test_the_left_neighbours_are_those_of_the_text(objective: str):
     """Where every pair of neighbours occurs once, a label and its neighbour say where the label stands."""
     given = reader(objective, block_size=40)

@@ -3,7 +3,16 @@ import pytest
 from pipelines.core.study_matrix import axes_of
 from pipelines.evaluation.resampling import Estimate
 from pipelines.reports.results import Result
-from pipelines.studies.table import Figure, StudyRow, _mean_curve, compared_axis, correct, row_of
+from pipelines.studies.table import (
+    Figure,
+    StudyRow,
+    _chose_itself,
+    _mean_curve,
+    _stand_together,
+    compared_axis,
+    correct,
+    row_of,
+)
 
 
 def row(low, high, metric="accuracy", **more):
@@ -80,3 +89,23 @@ def test_a_row_is_better_only_when_its_corrected_p_value_says_so_too():
     assert [each.verdict() for each in rows] == ["inside the noise", "better", "inside the noise", ""]
     correct(rows, "none")
     assert [each.verdict() for each in rows[:3]] == ["better"] * 3
+
+
+def test_rows_stand_together_whatever_stage_measured_them_unless_one_measured_twice():
+    one, other = ({("1",): Result("b", stage, "m", {"accuracy": 0.5})} for stage in ("score", "probe"))
+    measured = {("tuned",): {("score", "b"): one}, ("frozen",): {("probe", "b"): other}, ("broken",): {}}
+    _stand_together(measured)
+    assert measured == {("tuned",): {("score", "b"): one}, ("frozen",): {("score", "b"): other}, ("broken",): {}}
+    twice = {("tuned",): {("before", "b"): one, ("after", "b"): one}, ("frozen",): {("probe", "b"): other}}
+    before = {key: dict(results) for key, results in twice.items()}
+    _stand_together(twice)
+    assert twice == before
+
+
+def test_features_that_chose_their_strength_were_searched():
+    tried, alone = ({"probe": {"C": 1.0, "tried": each}} for each in ({"1": 0.5, "10": 0.4}, {}))
+    results = [Result("b", "probe", "m", {"accuracy": 0.5}, details=details) for details in (tried, alone, {})]
+    assert _chose_itself({("1",): results[0], ("2",): results[0]})
+    assert not _chose_itself({("1",): results[0], ("2",): results[1]})
+    assert not _chose_itself({("1",): results[2]})
+    assert not _chose_itself({})

@@ -149,3 +149,20 @@ def test_a_wrong_recipe_is_refused_with_its_line_before_anything_is_read(tmp_pat
     )
     assert main(["data", "show", str(tmp_path / "r.yaml")]) == 2
     assert "r.yaml:3" in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_here_is_a_warning(recipe, capsys, monkeypatch):
+    from pipelines.evaluation.features import word2vec
+
+    more = (
+        "  - {stage: features, task: glue/mrpc, features: {name: word2vec, datasets: [{path: builtin/python-docs}]}}\n"
+    )
+    (recipe.parent / "words.yaml").write_text(recipe.read_text().rstrip("\n") + "\n" + more)
+    assert main(["validate", "words.yaml"]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(word2vec, "find_spec", lambda name: None)
+    assert main(["validate", "words.yaml"]) == 0
+    assert capsys.readouterr().err == (
+        "  warning: this machine cannot run it: the stage features reads the features word2vec, which need the package "
+        "gensim to be trained; install it: pip install 'finery[features]'\n"
+    )
