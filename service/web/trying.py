@@ -266,9 +266,9 @@ def small_picture(head: AttentionHead, view: AttentionView) -> str:
 def same_answer(form: Form, values: Filled, model: PublishedModel, address: str, local: bool) -> list[tuple[str, str]]:
     """(title, code) of what gives the same answer without this page. Made of what the visitor wrote alone."""
     asked = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
-    place = model.path if local else model.name
+    place = model.path if local else model.reference
     found = [("Command", command)] if (command := _command(form, asked, values, place)) else []
-    request = None if local else _request(form, asked, values, model.name)
+    request = None if local else _request(form, asked, values, model.reference)
     if request is None:
         return found
     path, body = request
