@@ -23,6 +23,7 @@ from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance, signature
 from pipelines.publishing.assemble import assemble, is_adapter, read_head
 from pipelines.publishing.card import card, made_by
+from pipelines.publishing.curves import write_curves
 from pipelines.publishing.destinations.destination import (
     MARKER,
     SUMS,
@@ -33,6 +34,9 @@ from pipelines.publishing.destinations.destination import (
     marker_in,
     write_sums,
 )
+from pipelines.publishing.footprint import Price, footprint_of
+from pipelines.publishing.hub_metadata import EVAL_RESULTS, evaluation_results
+from pipelines.publishing.learnt_data import data_of
 from pipelines.publishing.provenance import manifest_of
 from pipelines.publishing.requirements import (
     OPERATORS,
@@ -42,7 +46,7 @@ from pipelines.publishing.requirements import (
     parse,
     scored_before,
 )
-from pipelines.publishing.sources import portable, without_folders
+from pipelines.publishing.sources import portable, renamed, without_folders
 from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
@@ -50,8 +54,9 @@ if TYPE_CHECKING:
     from pipelines.publishing.verify import Proof
 
 ASSEMBLED = "assembled"
-CONTENTS = 2
-"""What a publication holds: since 2, what others verify and make it again with. An older one is published again."""
+CONTENTS = 3
+"""What a publication holds: since 2, what others verify and make it again with; since 3, its data with their licences,
+energy, costs and curves. An older one is published again."""
 
 
 def _require(value: Any) -> Any:
@@ -98,6 +103,11 @@ class Publish(Stage):
     """Whether a repository on the Hub is private."""
     license: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9.+-]*$")
     """The model's licence by its identifier on the Hub, such as `apache-2.0`. Default: the card names none."""
+
+    price_per_hour: float | None = Field(None, ge=0)
+    """What an hour of the machine costs, for the card: it then says what the job cost. Default: the card says hours."""
+    currency: str = Field("USD", pattern=r"^[A-Z]{3}$")
+    """The currency of `price_per_hour`, by its code of three letters."""
 
     joins: ClassVar[bool] = False
     trains: ClassVar[bool] = False
@@ -258,8 +268,14 @@ class Publish(Stage):
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
         recipe, read, names = portable(context.recipe.plain())
         made = manifest_of(context, [*history, *others], source, scores)
-        manifest = provenance.public({**made, "sources": read})
+        data = data_of(context.recipe, [context.recipe.stage(each["id"]) for each in made["stages"]], scores)
+        took = footprint_of([{"hardware": made.get("hardware"), **each} for each in made["stages"]], self._price())
+        manifest = provenance.public({**made, "sources": read, "data": renamed(data, names), "footprint": took})
         manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
+        shown = write_curves(assembled, {each: context.stage_folders[each] for each in history})
+        if results := evaluation_results(scores, str(made["started"])[:19] + "Z" if "started" in made else None):
+            (assembled / EVAL_RESULTS).parent.mkdir()
+            _write(assembled / EVAL_RESULTS, results)
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
@@ -274,6 +290,7 @@ class Publish(Stage):
             manifest,
             self.license,
             self.require,
+            shown,
         )
         _write(assembled / "README.md", without_folders(provenance.public(text), names))
         return {
@@ -284,6 +301,9 @@ class Publish(Stage):
             "checksums": write_sums(assembled) | signature.sign(assembled / SUMS),
             "verification": proof.plain(),
         }
+
+    def _price(self) -> Price | None:
+        return None if self.price_per_hour is None else Price(self.price_per_hour, self.currency)
 
     def _report(self, context: Context, proof: Proof) -> None:
         plain = proof.plain()
