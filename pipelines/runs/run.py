@@ -38,6 +38,7 @@ from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
 from pipelines.core.signals import StopSignal, stop_on_signals
+from pipelines.core.training_arguments import missing_trackers
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
@@ -184,6 +185,10 @@ class Job:
             if tuner is not None and (why := tuner.unavailable_reason()) is not None:
                 self.at = stage.id
                 raise IncompatibleError(f"the tuner {tuner.name} {why}")
+            arguments = getattr(stage, "arguments", None)
+            if arguments is not None and (why := missing_trackers(arguments.report_to)) is not None:
+                self.at = stage.id
+                raise IncompatibleError(f"the stage {stage.id} {why}")
             if (why := stage.unavailable_reason()) is not None:
                 self.at = stage.id
                 raise IncompatibleError(f"the stage {stage.id} {why}")
