@@ -98,6 +98,7 @@ def card(
         curves=curves.FILE if curves_show else "",
         curves_show=curves_show,
         footprint=footprint.sentences(manifest["footprint"]) if "footprint" in manifest else [],
+        exports=list(_exports(manifest.get("exports") or ())),
         place=_place(destination),
         download=_download(destination),
         asked=",".join(name for name in scores if name in TASKS),
@@ -324,6 +325,24 @@ def _hardware(manifest: JSONObject) -> str:
         else:
             facts.append(f"{key.replace('_', ' ')} {_short(value)}")
     return ", ".join(facts)
+
+
+def _exports(exports: Sequence[JSONObject]) -> Iterator[dict[str, Any]]:
+    """A line for each score of each form, and one for a form without any."""
+    for each in exports:
+        agreement = each["agreement"]
+        form = {
+            "form": each["form"],
+            "size": f"{each['bytes'] / 1e6:,.1f} MB",
+            "difference": f"{agreement['largest_difference']:.1e}",
+            "same": f"{agreement['same_best']:.0%} of {agreement['rows']:,}",
+        }
+        empty = {"benchmark": "–", "metric": "–", "published": None, "exported": None}
+        for score in each["scores"] or [empty]:
+            values = {key: "–" if score[key] is None else f"{score[key]:.4f}" for key in ("published", "exported")}
+            yield {**form, "benchmark": score["benchmark"], "metric": score["metric"], **values}
+        for note in each["notes"]:
+            yield {"form": each["form"], "note": note}
 
 
 def _place(destination: Destination) -> str:
