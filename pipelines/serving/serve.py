@@ -85,22 +85,29 @@ class Writer:
     """Whether texts do not go on with their prompts, as an encoder-decoder's."""
     context: int | None
     """Tokens of the longest text; None for no bound."""
+    rows: int
+    """Tokens that the model knows."""
 
     @classmethod
     def of(cls, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Writer:
         """That of an opened model."""
         from pipelines.serving.engines import text_ends
 
-        context = checkpoints.positions_of(model, tokenizer)
-        return cls(name, tokenizer, text_ends(model, tokenizer), bool(model.config.is_encoder_decoder), context)
+        return cls(
+            name,
+            tokenizer,
+            text_ends(model, tokenizer),
+            bool(model.config.is_encoder_decoder),
+            checkpoints.positions_of(model, tokenizer),
+            model.get_input_embeddings().weight.shape[0],
+        )
 
-    def limit(self, model: PreTrainedModel, ids: list[int], wanted: int | None) -> int:
+    def limit(self, ids: list[int], wanted: int | None) -> int:
         """Tokens that may be written behind a prompt. Raises CommandError where it is too long."""
-        rows = model.get_input_embeddings().weight.shape[0]
         if not ids:
             raise CommandError("a prompt comes to no token; give a text with words")
-        if max(ids) >= rows or min(ids) < 0:
-            raise CommandError(f"a prompt has a token that the vocabulary of {rows} does not hold")
+        if max(ids) >= self.rows or min(ids) < 0:
+            raise CommandError(f"a prompt has a token that the vocabulary of {self.rows} does not hold")
         if self.context is None:
             return wanted or UNBOUNDED
         room = self.context - (1 if self.apart else len(ids))
@@ -198,6 +205,8 @@ class ServedModel:
     def _open_model(self, folder: str, name: str) -> None:
         checkpoint = checkpoints.find(folder)
         writes = "complete" in self.abilities.can
+        if writes and self._open_in_vllm(name, checkpoint):
+            return
         head: Head = heads.of_checkpoint(folder) if writes else heads.FAMILY_HEADS["encoder"]
         self.tokenizer = open_tokenizer(checkpoint.tokenizer)
         self.model = checkpoints.open_checkpoint(checkpoint, head, trained_head=writes)
@@ -213,6 +222,26 @@ class ServedModel:
         self._engine, why = open_engine(self.model, self.tokenizer, context, self._broken)
         self.about |= {"engine": self._engine.name, "why": why}
         self._answers |= {"complete": self._complete, "chat": self._chat}
+
+    def _open_in_vllm(self, name: str, checkpoint: checkpoints.Checkpoint) -> bool:
+        """Whether vLLM serves the model; then it is open."""
+        from pipelines.serving.vllm_engine import VllmEngine, unfit
+
+        if unfit(Path(checkpoint.source)):
+            return False
+        from transformers import AutoConfig
+
+        tokenizer = open_tokenizer(checkpoint.tokenizer)
+        config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
+        given = getattr(config, "eos_token_id", None)
+        told = given if isinstance(given, list) else [given]
+        ends = list(dict.fromkeys(each for each in (*told, tokenizer.eos_token_id) if isinstance(each, int)))
+        self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
+        self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size))}
+        self.about |= {"context": context, "engine": self._engine.name, "why": ""}
+        self._answers |= {"complete": self._complete, "chat": self._chat}
+        return True
 
     def _open_adapters(self, folders: Mapping[str, str]) -> None:
         """Models whose adapters stand on one base take turns."""
@@ -283,7 +312,7 @@ class ServedModel:
             logit_bias={int(key): value for key, value in question["choice"].get("logit_bias", {}).items()},
         )
         copies = int(question.get("n", 1))
-        limits = [writer.limit(self.model, ids, choice.max_tokens) for ids in prompts]
+        limits = [writer.limit(ids, choice.max_tokens) for ids in prompts]
         asked = Asked(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
