@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.commands.verify import OLDER, Published, folder_of_data, measure, needs_its_code, recipe_in
 from pipelines.core.errors import CommandError, FineryError, PublishError
-from pipelines.core.files import JSONObject, read_json, write_json, write_text
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing import sources
-from pipelines.publishing.destinations.destination import MARKER, sha256_of
-from pipelines.publishing.exports.export import Exported, Original, compare
+from pipelines.publishing.destinations.destination import MARKER
+from pipelines.publishing.exports.export import RECORD, Exported, Original, compare, finish, weights_of
 from pipelines.publishing.integrity import MANIFEST, problems, published, stated_scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-RECORD = "export.json"
-CARD = """\
-# {name}, as {form}
-
-Made from the publication `{name}` ({fingerprint}) by `finery export --to {form}`. {size}
-
-```python
-{lines}
-```
-
-Needs {needs}.
-
-{agreement}
-
-{scores}
-"""
 
 
 @dataclass(frozen=True)
@@ -100,31 +81,9 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
         notes = [f"its scores were not measured: {exported.unscored}"]
     else:
         scores, notes = rescored(folder, data, manifest, exported.model, opener)
-    files = {path.relative_to(out).as_posix(): path for path in sorted(out.rglob("*")) if path.is_file()}
-    weights = sum(path.stat().st_size for path in files.values() if path.suffix in (".safetensors", ".onnx", ".gguf"))
-    before = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-    told = {
-        "form": form.name,
-        "name": manifest["name"],
-        "of": read_json(folder / MARKER)["fingerprint"],
-        "bytes": weights,
-        "bytes_before": before,
-        "versions": {package: installed for package in exported.needs if (installed := _version(package))},
-        "agreement": agreement,
-        "facts": exported.facts,
-        "scores": scores,
-        "notes": notes,
-    }
-    write_text(out / "README.md", card(told, exported))
-    write_json(out / RECORD, {**told, "files": {name: sha256_of(path) for name, path in files.items()}})
-    return told
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    before = sum(path.stat().st_size for path in weights_of(folder))
+    fingerprint = str(read_json(folder / MARKER)["fingerprint"])
+    return finish(out, str(manifest["name"]), fingerprint, form.name, before, exported, agreement, scores, notes)
 
 
 class Asked(Published):
@@ -175,34 +134,3 @@ def rescored(
             first = str(error).splitlines()[0]
             notes.append(f"{'some of ' if scores else ''}its scores were not measured: {first}")
     return scores, notes
-
-
-def card(told: Mapping[str, Any], exported: Exported) -> str:
-    """README.md of the export."""
-    agreement = told["agreement"]
-    facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
-    words = (
-        f"On {agreement['texts']} fixed texts its logits differ from the published model's by at most "
-        f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
-        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same.\n\n{facts}"
-    )
-    rows = [
-        f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
-        for each in told["scores"]
-    ]
-    table = ["| Benchmark | Metric | Published | This export |", "|---|---|---:|---:|", *rows] if rows else []
-    notes = [f"{note}." for note in told["notes"]]
-    return CARD.format(
-        name=told["name"],
-        form=told["form"],
-        fingerprint=told["of"],
-        size=f"Its weights take {told['bytes']:,} bytes, the published ones {told['bytes_before']:,}.",
-        lines=exported.lines,
-        needs=" and ".join(f"`{package}`" for package in exported.needs),
-        agreement=words,
-        scores="\n".join([*table, *([""] if table and notes else []), *notes]),
-    )
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

@@ -87,7 +87,8 @@ def with_publish(run: Path, stage_id: str | None, request: PublishRequest) -> Re
     stages = [stage for stage in source.data.get("stages", ()) if stage.get("stage") != "publish"]
     taken = {stage.get("id") for stage in stages}
     name = next(each for each in ("publish", *(f"publish-{number}" for number in range(2, 10**4))) if each not in taken)
-    block = {"stage": "publish", "id": name, "to": request.to, "require": dict(request.require), **request.settings}
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in request.settings.items()}
+    block = {"stage": "publish", "id": name, "to": request.to, "require": dict(request.require), **settings}
     if stage_id is not None:
         block["from"] = stage_id
     data = {**source.data, "stages": (*stages, block)}

@@ -24,6 +24,7 @@ from pipelines.publishing import sources
 from pipelines.publishing.agreement import Agreement, compare, differences_from
 from pipelines.publishing.integrity import MANIFEST, RECIPE, problems, published, stated_scores
 from pipelines.publishing.provenance import installed
+from pipelines.publishing.requirements import only_of
 from pipelines.publishing.signature import SIGNATURE, public_key
 
 if TYPE_CHECKING:
@@ -189,29 +190,6 @@ def measure(
     out.mkdir(parents=True)
     stage.run(context_for(recipe, stage, out, opener, manifest))
     return {each.benchmark: each for each in read_scores(out, stage_id)}
-
-
-def only_of(stage: Evaluate, recipe: Recipe, model: str, benchmarks: list[str]) -> Evaluate:
-    """The stage with what it asked of this model alone. Raises CommandError where it needs other models too."""
-    if stage.prompts is not None:
-        raise CommandError("completions are sampled, and rewarded by models beside this one; use finery reproduce")
-    choices, _ = stage.choices(recipe)
-    if any(choice.model != model for choice in choices):
-        stage = stage.model_copy(
-            update={
-                "source": model,
-                "benchmarks": tuple(choice.name for choice in choices if choice.model == model),
-                "tasks": {name: task for name, task in stage.tasks.items() if name in benchmarks},
-            }
-        )
-        recipe = recipe.model_copy(
-            update={"stages": tuple(stage if each.id == stage.id else each for each in recipe.stages)}
-        )
-    owners = {choice.owner for choice in stage.choices(recipe)[0]}
-    others = [each for each in stage.reads(recipe) if each != model and each not in owners]
-    if others:
-        raise CommandError(f"it also reads {', '.join(others)}, which the folder does not hold; use finery reproduce")
-    return stage.model_copy(update={"baselines": ()})
 
 
 class Published:

@@ -269,10 +269,17 @@ class Stage(Block):
 
     def identity(self) -> dict[str, Any]:
         """The block without what does not change its result: its part of the fingerprint."""
-        plain = self.plain()
+        plain = {key: _without_licences(value) for key, value in self.plain().items()}
         for key in ("id", "from", "seed"):
             plain.pop(key, None)
         return plain
+
+
+def _without_licences(value: Any) -> Any:
+    """Plain data without what is said of the licences of data sets, which changes no result."""
+    if isinstance(value, Mapping):
+        return {key: _without_licences(entry) for key, entry in value.items() if key != "license"}
+    return [_without_licences(entry) for entry in value] if isinstance(value, list) else value
 
 
 def trained_by(stages: Sequence[Stage]) -> dict[str, Any]:

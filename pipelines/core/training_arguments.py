@@ -12,8 +12,9 @@ SYNONYMS what other tools call an argument: refused, with the right name in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -115,6 +116,12 @@ TRACKERS = (
     "swanlab", "tensorboard", "trackio", "wandb",
 )  # fmt: skip
 """What `report_to` may name, beside `none`. Each needs its own package."""
+TRACKER_PACKAGES = {
+    "azure_ml": "azureml", "comet_ml": "comet_ml", "flyte": "flytekit", "kubeflow": "kubeflow", "tensorboard": "tensorboard",
+}  # fmt: skip
+"""The module that a tracker needs, where it is not called as the tracker is."""
+OFFERED_TRACKERS = ("mlflow", "trackio", "wandb")
+"""Those that the extra `trackers` installs."""
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop", "muon")
 """The optimizers that torch and transformers bring themselves; all others need packages or devices of their own.
 transformers does not know `muon` by name."""
@@ -580,6 +587,19 @@ def _batch_issues(values: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]
     if isinstance(each, int) and each > 0 and total % each:
         return [(("per_device_train_batch_size",), f"is {each}, which does not divide global_batch_size {total}")]
     return []
+
+
+def missing_trackers(report_to: str | Sequence[str]) -> str | None:
+    """What a stage that reports there lacks on this machine, completing `the stage mrpc …`; None where it has all."""
+    for name in [report_to] if isinstance(report_to, str) else report_to:
+        module = TRACKER_PACKAGES.get(name, name)
+        if name != "none" and find_spec(module) is None and not (name == "tensorboard" and find_spec("tensorboardX")):
+            install = "'finery[trackers]'" if name in OFFERED_TRACKERS else module
+            return (
+                f"reports to {name}, and the package {module} is not installed here: pip install {install}, or leave "
+                "report_to out"
+            )
+    return None
 
 
 def _wrong_beyond_type(key: str, value: object) -> str | None:

@@ -95,7 +95,7 @@ def _splits(folder: Path, others: Iterable[Path] = ()) -> Splits:
     return {split: tuple(by_split[split]) for split in dict.fromkeys(order)}
 
 
-def _header(folder: Path) -> Mapping[str, Any]:
+def header(folder: Path) -> Mapping[str, Any]:
     """The YAML header of the folder's README, empty when there is none."""
     readme = folder / "README.md"
     if not readme.is_file():
@@ -121,7 +121,7 @@ def _read_header(text: str) -> Mapping[str, Any]:
 
 
 def _entries(folder: Path) -> list[Mapping[str, Any]]:
-    configs = _header(folder).get("configs")
+    configs = header(folder).get("configs")
     return [each for each in configs if isinstance(each, Mapping)] if isinstance(configs, list) else []
 
 

@@ -18,6 +18,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import files, hub, mirror
 from pipelines.data.builtin import NAMES, PREFIX
+from pipelines.data.licences import License
 from pipelines.data.sources import DataSource, check_columns, find
 from pipelines.data.tables import READERS
 
@@ -92,6 +93,9 @@ class DatasetReference(Block):
     """The part that is read."""
     text: str = Field("text", min_length=1)
     """The column that holds the text."""
+    license: License = None
+    """Its licence as the Hub names it, such as `cc-by-4.0`, for the cards of models that learnt from it. Default: what
+    the data set's own card says."""
 
     def source(self) -> DataSource:
         """Where the data lies. Raises DataError."""

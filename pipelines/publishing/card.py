@@ -1,6 +1,6 @@
 """The model card: what the checkpoint is, how to load it, what it scores and how it was made.
 
-The metadata block is made by huggingface_hub's ModelCardData, so that the Hub reads the scores from `model-index`.
+Its metadata block is that of `hub_metadata`. What it says of data, energy and costs stands in the manifest as well.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -18,40 +19,21 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.registry import METRICS
+from pipelines.core.registry import TASKS
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import better
 from pipelines.models.heads import HEAD_CLASSES
-from pipelines.publishing import provenance
+from pipelines.publishing import curves, footprint, learnt_data, provenance
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
+from pipelines.publishing.hub_metadata import Scores, kind_of_metric, metadata
 from pipelines.publishing.usage import fetch, lines_of_use, load
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, ModelCardData
     from jinja2 import Template
 
-Scores = Mapping[str, BenchmarkScores]
-"""Of the published model, by benchmark."""
-
-
-HUB_NAMES = {
-    "glue": "nyu-mll/glue",
-    "multi30k": "bentrevett/multi30k",
-    "trec": "CogComp/trec",
-    "imdb": "stanfordnlp/imdb",
-    "ag_news": "fancyzhx/ag_news",
-    "squad": "rajpurkar/squad",
-    "squad_v2": "rajpurkar/squad_v2",
-    "race": "ehovy/race",
-}
-"""Where the data of a benchmark's family lies on the Hub."""
-SHOTS = re.compile(r"/\d+-shot$")
-"""What the name of a benchmark ends with that is asked in prompts, with so many examples."""
 UPLOAD = re.compile(r"file:[\w.-]+")
 """A file that was uploaded to a server."""
-TRANSLATION = ("multi30k/",)
-"""Benchmarks on which models translate."""
 
 
 def card(
@@ -66,15 +48,26 @@ def card(
     manifest: JSONObject,
     license: str | None = None,
     require: Mapping[str, str] | None = None,
+    curves_show: str = "",
 ) -> str:
-    """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model."""
+    """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model,
+    `manifest` its `data` and `footprint`; `curves_show` says what the picture of the curves shows, where there is one.
+    """
     adapter = (folder / "adapter_config.json").is_file()
     config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
     own_code = bool(config.get("auto_map"))
     use = HEAD_CLASSES[head.kind]
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
     return _template().render(
-        metadata=metadata(recipe, head, scores, _method(made_by(recipe, stage)) if adapter else None, own_code, license)
+        metadata=metadata(
+            recipe,
+            head,
+            scores,
+            _method(made_by(recipe, stage)) if adapter else None,
+            own_code,
+            license,
+            learnt_data.on_the_hub(manifest.get("data") or ()),
+        )
         .to_yaml()
         .strip(),
         name=recipe.name,
@@ -91,6 +84,7 @@ def card(
         baselines=[name.replace("_", " ") for name in baselines],
         behind=", ".join(_behind(scores)),
         evidence=list(evidence(scores)),
+        unlooked=", ".join(name for name, each in scores.items() if not {"overlap", "policy"} & each.details.keys()),
         examples=", ".join(_examples(scores)),
         signatures=list(_signatures(scores)),
         text_scores=_text_scores(scores),
@@ -100,6 +94,14 @@ def card(
         seed=recipe.seed,
         version=_version(),
         hardware=_hardware(manifest),
+        data=learnt_data.rows(manifest.get("data") or ()),
+        curves=curves.FILE if curves_show else "",
+        curves_show=curves_show,
+        footprint=footprint.sentences(manifest["footprint"]) if "footprint" in manifest else [],
+        exports=list(_exports(manifest.get("exports") or ())),
+        place=_place(destination),
+        download=_download(destination),
+        asked=",".join(name for name in scores if name in TASKS),
         local_data=", ".join(_local_data(recipe)),
         chosen=", ".join(f"`{path} {comparison}`" for path, comparison in (require or {}).items()),
     )
@@ -112,62 +114,6 @@ def _template() -> Template:
 
     text = resources.files(__package__ or "").joinpath("templates/card.md.jinja").read_text(encoding="utf-8")
     return Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False).from_string(text)
-
-
-def metadata(
-    recipe: Recipe, head: Head, scores: Scores, method: str | None, own_code: bool, license: str | None
-) -> ModelCardData:
-    """The YAML block as a ModelCardData. `method` is the tuner's name, where an adapter is published."""
-    from huggingface_hub import ModelCardData
-
-    results = list(_results(recipe.name, head, scores))
-    checkpoint = recipe.model.checkpoint
-    return ModelCardData(
-        license=license,
-        library_name="peft" if method else "transformers",
-        pipeline_tag=_task_of(head, scores),
-        base_model=checkpoint if checkpoint and provenance.is_hub_id(checkpoint) else None,
-        datasets=sorted({each.dataset_type for each in results if each.dataset_type in HUB_NAMES.values()}) or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        tags=["finery", *(["custom_code"] if own_code else []), *([method] if method else [])],
-        model_name=recipe.name if results else None,
-        eval_results=results or None,
-    )
-
-
-def _task_of(head: Head, scores: Scores) -> str:
-    """The Hub's word for what the model does: one that was scored on translation translates."""
-    if any(benchmark.startswith(TRANSLATION) for benchmark in scores):
-        return "translation"
-    return HEAD_CLASSES[head.kind].pipeline_tag
-
-
-def _results(name: str, head: Head, scores: Scores) -> Iterable[EvalResult]:
-    from huggingface_hub import EvalResult
-
-    for benchmark, scored in scores.items():
-        if "policy" in scored.details:  # a reward of the recipe's own, which the Hub has no leaderboard for
-            continue
-        family, _, config = SHOTS.sub("", benchmark).partition("/")
-        for metric, value in scored.metrics.items():
-            if not math.isfinite(value):
-                continue  # the Hub takes numbers only; the table below says it in words
-            kind = _kind(metric)
-            yield EvalResult(
-                task_type=_task_of(head, scores),
-                dataset_type=HUB_NAMES.get(family, benchmark),
-                dataset_name=benchmark,
-                dataset_config=(config or None) if family in HUB_NAMES else None,
-                dataset_split=scored.splits.get(metric.removeprefix(kind)),
-                metric_type=kind,
-                metric_name=metric,
-                metric_value=value,
-            )
-
-
-def _kind(metric: str) -> str:
-    """`accuracy_mm` is an accuracy."""
-    return next((name for name in METRICS if metric == name or metric.startswith(f"{name}_")), metric)
 
 
 def rows_of(scores: Scores, baselines: Sequence[str]) -> Iterable[dict[str, Any]]:
@@ -191,7 +137,7 @@ LARGE = ("bleu", "chrf", "perplexity")
 def _number(value: float, metric: str, scored: BenchmarkScores) -> str:
     if not math.isfinite(value):
         return "undefined"
-    large = _kind(metric) in LARGE or _kind(metric) in scored.details.get("percent", ())
+    large = kind_of_metric(metric) in LARGE or kind_of_metric(metric) in scored.details.get("percent", ())
     return f"{value:,.2f}" if large else f"{value:.4f}"
 
 
@@ -379,6 +325,39 @@ def _hardware(manifest: JSONObject) -> str:
         else:
             facts.append(f"{key.replace('_', ' ')} {_short(value)}")
     return ", ".join(facts)
+
+
+def _exports(exports: Sequence[JSONObject]) -> Iterator[dict[str, Any]]:
+    """A line for each score of each form, and one for a form without any."""
+    for each in exports:
+        agreement = each["agreement"]
+        form = {
+            "form": each["form"],
+            "size": f"{each['bytes'] / 1e6:,.1f} MB",
+            "difference": f"{agreement['largest_difference']:.1e}",
+            "same": f"{agreement['same_best']:.0%} of {agreement['rows']:,}",
+        }
+        empty = {"benchmark": "–", "metric": "–", "published": None, "exported": None}
+        for score in each["scores"] or [empty]:
+            values = {key: "–" if score[key] is None else f"{score[key]:.4f}" for key in ("published", "exported")}
+            yield {**form, "benchmark": score["benchmark"], "metric": score["metric"], **values}
+        for note in each["notes"]:
+            yield {"form": each["form"], "note": note}
+
+
+def _place(destination: Destination) -> str:
+    """What the commands on the card call the folder."""
+    return shlex.quote(
+        destination.load_from().rpartition("/")[2] if _download(destination) else destination.load_from()
+    )
+
+
+def _download(destination: Destination) -> str:
+    """The command that fetches a publication of the Hub; empty where it is a folder, or fetched by the lines above."""
+    if not destination.location.startswith("hub:"):
+        return ""
+    name = destination.load_from()
+    return f"hf download {name} --local-dir {name.rpartition('/')[2]}"
 
 
 def _local_data(recipe: Recipe) -> Iterable[str]:

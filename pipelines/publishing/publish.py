@@ -16,13 +16,14 @@ from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.errors import DiskFull, PublishError
 from pipelines.core.files import JSONObject, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
-from pipelines.core.registry import nearest
+from pipelines.core.registry import EXPORTS, nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance, signature
 from pipelines.publishing.assemble import assemble, is_adapter, read_head
 from pipelines.publishing.card import card, made_by
+from pipelines.publishing.curves import write_curves
 from pipelines.publishing.destinations.destination import (
     MARKER,
     SUMS,
@@ -33,6 +34,11 @@ from pipelines.publishing.destinations.destination import (
     marker_in,
     write_sums,
 )
+from pipelines.publishing.exports.beside import export_beside
+from pipelines.publishing.exports.export import missing
+from pipelines.publishing.footprint import Price, footprint_of
+from pipelines.publishing.hub_metadata import EVAL_RESULTS, evaluation_results
+from pipelines.publishing.learnt_data import data_of
 from pipelines.publishing.provenance import manifest_of
 from pipelines.publishing.requirements import (
     OPERATORS,
@@ -42,7 +48,7 @@ from pipelines.publishing.requirements import (
     parse,
     scored_before,
 )
-from pipelines.publishing.sources import portable, without_folders
+from pipelines.publishing.sources import portable, renamed, without_folders
 from pipelines.publishing.verify import prove
 
 if TYPE_CHECKING:
@@ -52,8 +58,8 @@ if TYPE_CHECKING:
 
 ASSEMBLED = "assembled"
 CONTENTS = 3
-"""What a publication holds: since 2, what others verify and make it again with; since 3, its outcomes on each example.
-An older one is published again."""
+"""What a publication holds: since 2, what others verify and make it again with; since 3, its outcomes on each example, and its data
+with their licences, energy, costs and curves. An older one is published again."""
 
 
 def _require(value: Any) -> Any:
@@ -76,6 +82,7 @@ class Publish(Stage):
     recipe_examples: ClassVar[tuple[str, ...]] = (
         "{stage: publish, to: registry/model}",
         "{stage: publish, to: registry/model, merge: false}",
+        "{stage: publish, to: registry/model, price_per_hour: 2.5, currency: EUR}",
     )
     stage: Literal["publish"] = "publish"
     to: str = Field(min_length=1)
@@ -101,6 +108,14 @@ class Publish(Stage):
     license: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9.+-]*$")
     """The model's licence by its identifier on the Hub, such as `apache-2.0`. Default: the card names none."""
 
+    export: tuple[Annotated[str, WithJsonSchema({"enum": list(EXPORTS)})], ...] = ()
+    """Other forms to write into the publication, each in a folder of its name and scored once more: `onnx`, `gguf`,
+    `int8`, `int4`. An adapter is merged in them."""
+    price_per_hour: float | None = Field(None, ge=0)
+    """What an hour of the machine costs, for the card: it then says what the job cost. Default: the card says hours."""
+    currency: str = Field("USD", pattern=r"^[A-Z]{3}$")
+    """The currency of `price_per_hour`, by its code of three letters."""
+
     joins: ClassVar[bool] = False
     trains: ClassVar[bool] = False
 
@@ -108,6 +123,7 @@ class Publish(Stage):
         mistake = kind_of(self.to).mistake(self.to)
         if mistake:
             yield ("to",), mistake
+        yield from self._unknown_exports()
         if not any(stage.trains for stage in recipe.stages[:position]):
             yield (
                 (),
@@ -145,9 +161,32 @@ class Publish(Stage):
             if reason:
                 yield ("require", requirement.path), reason
 
+    def _unknown_exports(self) -> Iterable[ConfigIssue]:
+        """Forms that there are none of, or that this machine has no library for."""
+        for position, name in enumerate(self.export):
+            if name not in EXPORTS:
+                yield ("export", position), EXPORTS.unknown(name)
+            elif name in self.export[:position]:
+                yield ("export", position), f"'{name}' stands there twice"
+            elif (lacking := missing(EXPORTS.load(name))) is not None:
+                yield ("export", position), f"is {name}: {lacking}"
+
     def _unfit_for(self, trained: Stage) -> Iterable[ConfigIssue]:
         """Ways to publish that the tuner of the stage rules out."""
         tuner = getattr(trained, "tuner", None)
+        head = trained.head_left()
+        if "gguf" in self.export and head is not None and head.kind != "causal_lm":
+            yield (
+                ("export",),
+                f"holds gguf, which is for decoders that continue texts, and stage '{trained.id}' leaves a model with "
+                f"the head {head.kind}; write onnx, int8 or int4",
+            )
+        if self.export and getattr(tuner, "adapts", False) and not getattr(tuner, "merges", True):
+            yield (
+                ("export",),
+                f"is {show(list(self.export))}, but {getattr(tuner, 'name', 'the adapter')} cannot be merged, and "
+                "exports hold one model; leave export out",
+            )
         if not getattr(tuner, "adapts", False):
             for key, wanted in (("merge", self.merge is False), ("bake", self.bake)):
                 if wanted:
@@ -190,8 +229,14 @@ class Publish(Stage):
             # Out of reach is not gone: what is complete here stays complete until somebody can look.
             return True
 
+    def modules(self, recipe: Recipe) -> set[str]:
+        return {EXPORTS.module(name) for name in self.export}
+
     def cost(self, planning: Planning) -> StagePlan:
-        return StagePlan(self.id, self.stage)
+        stages = [each.id for each in evaluations(planning.recipe, planning.recipe.stages.index(self))]
+        again = f", and does {', '.join(stages)} again with each" if stages else ""
+        notes = (f"writes {', '.join(self.export)}, opens each{again}; that is not counted",) if self.export else ()
+        return StagePlan(self.id, self.stage, notes=notes)
 
     def run(self, context: Context) -> None:
         """Check, assemble, prove, place, mark."""
@@ -257,14 +302,23 @@ class Publish(Stage):
         auto_class = HEAD_CLASSES[head.kind].auto_class
         proof = prove(context, head, source, assembled, auto_class, mergeable, adapter, scores, code)
         self._report(context, proof)
+        exports = export_beside(context, head, source, assembled, self.export, scores)
 
         history = [stage.id for stage in made_by(context.recipe, self)]
         others = [each for each in self.reads(context.recipe) if each.partition("/")[0] not in history]
         recipe, read, names = portable(context.recipe.plain())
         made = manifest_of(context, [*history, *others], source, scores)
-        manifest = provenance.public({**made, "sources": read})
+        data = data_of(context.recipe, [context.recipe.stage(each["id"]) for each in made["stages"]], scores)
+        took = footprint_of([{"hardware": made.get("hardware"), **each} for each in made["stages"]], self._price())
+        manifest = provenance.public(
+            {**made, "sources": read, "data": renamed(data, names), "footprint": took, "exports": exports}
+        )
         manifest["model"] |= {"head": head.kind, "labels": list(head.labels)}
         write_outcomes(assembled / OUTCOMES, _outcomes(context, scores))
+        shown = write_curves(assembled, {each: context.stage_folders[each] for each in history})
+        if results := evaluation_results(scores, str(made["started"])[:19] + "Z" if "started" in made else None):
+            (assembled / EVAL_RESULTS).parent.mkdir()
+            _write(assembled / EVAL_RESULTS, results)
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
         _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         text = card(
@@ -279,6 +333,7 @@ class Publish(Stage):
             manifest,
             self.license,
             self.require,
+            shown,
         )
         _write(assembled / "README.md", without_folders(provenance.public(text), names))
         return {
@@ -289,6 +344,9 @@ class Publish(Stage):
             "checksums": write_sums(assembled) | signature.sign(assembled / SUMS),
             "verification": proof.plain(),
         }
+
+    def _price(self) -> Price | None:
+        return None if self.price_per_hour is None else Price(self.price_per_hour, self.currency)
 
     def _report(self, context: Context, proof: Proof) -> None:
         plain = proof.plain()

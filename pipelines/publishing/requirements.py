@@ -11,13 +11,17 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.config import show
+from pipelines.core.errors import CommandError
 from pipelines.core.interfaces import Task
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import METRICS, TASKS, nearest
 from pipelines.core.scores import POLICY_SCORES, SMALLER_IS_BETTER, bounds, score_names, text_scores
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.evaluate import Evaluate
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -126,6 +130,29 @@ def _bounds_of(benchmark: str, score: str) -> tuple[float, float]:
 def evaluations(recipe: Recipe, before: int) -> list[Stage]:
     """The evaluate stages before a position."""
     return [stage for stage in recipe.stages[:before] if stage.stage == "evaluate"]
+
+
+def only_of(stage: Evaluate, recipe: Recipe, model: str, benchmarks: list[str]) -> Evaluate:
+    """The stage with what it asked of this model alone. Raises CommandError where it needs other models too."""
+    if stage.prompts is not None:
+        raise CommandError("completions are sampled, and rewarded by models beside this one; use finery reproduce")
+    choices, _ = stage.choices(recipe)
+    if any(choice.model != model for choice in choices):
+        stage = stage.model_copy(
+            update={
+                "source": model,
+                "benchmarks": tuple(choice.name for choice in choices if choice.model == model),
+                "tasks": {name: task for name, task in stage.tasks.items() if name in benchmarks},
+            }
+        )
+        recipe = recipe.model_copy(
+            update={"stages": tuple(stage if each.id == stage.id else each for each in recipe.stages)}
+        )
+    owners = {choice.owner for choice in stage.choices(recipe)[0]}
+    others = [each for each in stage.reads(recipe) if each != model and each not in owners]
+    if others:
+        raise CommandError(f"it also reads {', '.join(others)}, which the folder does not hold; use finery reproduce")
+    return stage.model_copy(update={"baselines": ()})
 
 
 def scored_before(recipe: Recipe, before: int) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.events import read_events
-from pipelines.core.files import JSONObject, read_json
+from pipelines.core.files import JSONObject, read_json, write_json
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import (
     EVALUATIONS,
@@ -36,6 +36,8 @@ Event = JSONObject
 
 MOST_POINTS = 300
 """Of a learning curve."""
+CURVES = "curves.json"
+"""What a stage that trained keeps of its curves, in its folder."""
 PPO_SIGNALS: Mapping[str, tuple[str, ...]] = {
     "reward of a completion": ("reward",),
     "KL to the reference, nats a completion": ("kl",),
@@ -200,8 +202,7 @@ def run_results(folder: Path, recipe: Recipe) -> RunResults:
                 record.get("seconds"),
                 bool(record.get("reused")),
                 training_costs(place) if stage.trains else {},
-                thinned(learning_curve(events, stage.id)) if stage.trains else [],
-                _held_out(events, stage.id) if stage.trains else {},
+                *(curves_of(events, stage.id, place) if stage.trains else ([], {})),
                 ppo_signals(events, stage.id) if ppo else {},
                 read_json(place / "metrics.json").get("datasets") or {} if stage.stage == "pretrain" else {},
                 ppo_samples(events, stage.id) if ppo else [],
@@ -226,6 +227,27 @@ def learning_curve(events: Iterable[Event], stage: str) -> Points:
     """(step, training loss); of a stage that was done twice, the last time."""
     points = {float(step): value for step, name, value in metrics_of(events, stage) if name == "loss"}
     return sorted(points.items())
+
+
+def curves_of(events: Iterable[Event], stage: str, folder: Path) -> tuple[Points, dict[str, Points]]:
+    """(training loss, scores on the rows set aside by name) of a stage: what this run saw, else what the stage kept."""
+    seen = thinned(learning_curve(events, stage)), _held_out(events, stage)
+    return seen if seen[0] or seen[1] else read_curves(folder)
+
+
+def write_curves(folder: Path, events: Iterable[Event], stage: str) -> None:
+    """Keep the curves of a stage in its folder; of a stage that reported none, nothing."""
+    events = list(events)
+    loss, held_out = thinned(learning_curve(events, stage)), _held_out(events, stage)
+    if loss or held_out:
+        write_json(folder / CURVES, {"loss": loss, "held_out": held_out})
+
+
+def read_curves(folder: Path) -> tuple[Points, dict[str, Points]]:
+    """(training loss, scores on the rows set aside by name) that a stage kept."""
+    kept = read_json(folder / CURVES)
+    points = {name: [(float(x), float(y)) for x, y in each] for name, each in (kept.get("held_out") or {}).items()}
+    return [(float(x), float(y)) for x, y in kept.get("loss") or ()], points
 
 
 def _held_out(events: Iterable[Event], stage: str) -> dict[str, Points]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,25 +117,43 @@ CGROUP = Path("/sys/fs/cgroup")
 """The control group of a container, as it sees itself."""
 
 
-def energy_joules() -> float | None:
-    """A counter of the energy used so far, where the machine tells (Intel and AMD RAPL, NVIDIA); None elsewhere."""
-    total, counted = 0.0, False
-    for path in Path("/sys/class/powercap").glob("intel-rapl:?"):
-        try:
-            total += int((path / "energy_uj").read_text()) / 1e6
-            counted = True
-        except (OSError, ValueError):
-            continue
+class EnergyCounter(NamedTuple):
+    """A device's own count of the energy that it used."""
+
+    joules: float
+    starts_anew: float
+    """Joules at which it begins at 0 again."""
+
+
+def energy_counters(powercap: Path = Path("/sys/class/powercap")) -> dict[str, EnergyCounter]:
+    """The counters that can be read, by name: packages of Intel's and AMD's processors (RAPL), GPUs of NVIDIA (NVML).
+
+    They count all that runs on the machine. Empty where the machine does not tell, as in most virtual machines.
+    """
+    counters: dict[str, EnergyCounter] = {}
+    for path in sorted(powercap.glob("intel-rapl:?")):
+        with suppress(OSError, ValueError):  # newer kernels let root alone read it
+            joules, largest = (int((path / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj"))
+            counters[f"RAPL {path.name.partition(':')[2]}"] = EnergyCounter(joules, largest)
     try:
         import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         pynvml.nvmlInit()
         for index in range(pynvml.nvmlDeviceGetCount()):
-            total += pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index)) / 1e3
-            counted = True
+            millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index))
+            counters[f"NVML {index}"] = EnergyCounter(millijoules / 1e3, 2.0**64 / 1e3)
     except Exception:  # an optional package, a driver that is absent or says no: there is no counter then
         pass
-    return total if counted else None
+    return counters
+
+
+def energy_since(before: Mapping[str, EnergyCounter], now: Mapping[str, EnergyCounter]) -> float | None:
+    """Joules that the counters of both readings counted between them; None without any. A counter that began anew did
+    so once."""
+    spent = [
+        (now[name].joules - counter.joules) % counter.starts_anew for name, counter in before.items() if name in now
+    ]
+    return sum(spent) if spent else None
 
 
 CORE = {"no": 50e9, "bf16": 80e9}

@@ -31,18 +31,21 @@ from pipelines.core.errors import (
     Unforeseen,
     understood,
 )
+from pipelines.core.events import read_events
 from pipelines.core.files import read_json
 from pipelines.core.interfaces import PROFILE, Context, Precision, Profile, World
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
 from pipelines.core.signals import StopSignal, stop_on_signals
+from pipelines.core.training_arguments import missing_trackers
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
 from pipelines.models.stage_models import StageModels
 from pipelines.runs import distributed, fingerprints, hardware
 from pipelines.runs.distributed import hosts
+from pipelines.runs.hardware import EnergyCounter
 from pipelines.runs.workspace import RunFolder, StageStore
 
 if TYPE_CHECKING:
@@ -88,7 +91,8 @@ class Job:
     """Folders of the complete stages, by id."""
     fingerprints: dict[str, str] = field(default_factory=dict)
     """Fingerprints, by stage id."""
-    energy: float | None = None
+    energy: dict[str, EnergyCounter] = field(default_factory=dict)
+    """The counters of energy when the run began."""
 
     @cached_property
     def processes(self) -> int:
@@ -134,7 +138,7 @@ class Job:
 
     def begin(self) -> None:
         """The manifest's first lines, and the event that opens the run."""
-        self.energy = hardware.energy_joules()
+        self.energy = hardware.energy_counters()
         self.place.prune(
             {f"stages/{number:02d}-{stage.id}" for number, stage in enumerate(self.recipe.stages, start=1)}
         )
@@ -179,6 +183,11 @@ class Job:
         for stage_id, sentence in self.recipe.lacking():
             self.at = stage_id
             raise IncompatibleError(sentence)
+        for stage in self.recipe.stages:
+            arguments = getattr(stage, "arguments", None)
+            if arguments is not None and (why := missing_trackers(arguments.report_to)) is not None:
+                self.at = stage.id
+                raise IncompatibleError(f"the stage {stage.id} {why}")
 
     def make_tokenizer(self) -> None:
         """Train the tokenizer, or copy the pretrained one; reused like a stage."""
@@ -302,9 +311,12 @@ class Job:
                 if folder is None:
                     self.place.link(name, attempt)
                     events.emit("started", fingerprint=fingerprint)
+                    before = hardware.energy_counters()
                     self._make(name, attempt, fingerprint, work)
-                    seconds = {"seconds": time.monotonic() - started, "versions": fingerprints.versions()}
-                    folder = store.finish(fingerprint, record | seconds)
+                    if stage is not None and stage.trains:
+                        self._keep_curves(attempt, stage_id)
+                    made = self._spent(started, before) | {"versions": fingerprints.versions()}
+                    folder = store.finish(fingerprint, record | made)
         self.place.link(name, folder)
         self.folders[stage_id] = folder
         for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
@@ -325,6 +337,23 @@ class Job:
             if not attempt.exists():
                 self.place.unlink(name)
             raise
+
+    def _keep_curves(self, attempt: Path, stage_id: str) -> None:
+        """What the stage reported while it trained stays with it, for pages and cards of runs that reuse it."""
+        from pipelines.reports.results import write_curves
+
+        write_curves(attempt, read_events(self.place.events.path), stage_id)
+
+    def _spent(self, started: float, before: Mapping[str, EnergyCounter]) -> dict[str, Any]:
+        """What making a stage took, and on which machine: `energy_joules` is of all that ran on it meanwhile."""
+        spent: dict[str, Any] = {
+            "seconds": time.monotonic() - started,
+            "hardware": self.place.manifest["hardware"] | {"hosts": hosts().count},
+        }
+        now = hardware.energy_counters()
+        if hosts().count == 1 and (joules := hardware.energy_since(before, now)) is not None:
+            spent |= {"energy_joules": round(joules, 1), "energy_counters": sorted(before.keys() & now.keys())}
+        return spent
 
     def _fingerprint(self, stage_id: str) -> str:
         """Fingerprint of a stage's model, or of the recipe's own."""
@@ -422,9 +451,8 @@ class Job:
     def finish(self, seconds: float) -> None:
         """The manifest's last lines, and the event that closes the run."""
         self.place.manifest |= {"finished": datetime.now(UTC).isoformat(), "wall_time": round(seconds, 3)}
-        after = hardware.energy_joules()
-        if self.energy is not None and after is not None and after > self.energy:
-            self.place.manifest["energy_joules"] = round(after - self.energy, 1)
+        if (joules := hardware.energy_since(self.energy, hardware.energy_counters())) is not None:
+            self.place.manifest["energy_joules"] = round(joules, 1)
         self.place.save_manifest()
         self.write_report()
         self.place.events.emit("finished", seconds=round(seconds, 3))

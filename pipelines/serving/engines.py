@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +43,16 @@ PROBE, PROBED = 40, 6
 """Tokens that the engine reads and writes when it is tried."""
 
 
+class Tokens(NamedTuple):
+    """Of one model."""
+
+    end: int
+    """Ends a text."""
+    pad: int
+    start: int | None
+    """Begins the texts of an encoder-decoder; None for decoders."""
+
+
 class Engine(Protocol):
     """Writes texts, many at a time."""
 
@@ -66,8 +76,7 @@ def open_engine(
     ends = text_ends(model, tokenizer)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=padding_token(tokenizer))
     if model.config.is_encoder_decoder:
-        start = decoder_start(model, tokenizer)
-        return BatchedEngine(model, ends[0], padding_token(tokenizer), start, broken), "it is an encoder-decoder"
+        return BatchedEngine(model, *tokens_of(model, tokenizer), broken), "it is an encoder-decoder"
     attention = model.config._attn_implementation
     try:
         engine = ContinuousEngine(model, ends[0], context or LONGEST, broken)
@@ -79,6 +88,12 @@ def open_engine(
         why = " ".join(str(error).split())[:200] or type(error).__name__
         return BatchedEngine(model, ends[0], padding_token(tokenizer), None, broken), why
     return engine, ""
+
+
+def tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+    """What the texts of a model begin, end and are filled with."""
+    start = decoder_start(model, tokenizer) if model.config.is_encoder_decoder else None
+    return Tokens(text_ends(model, tokenizer)[0], padding_token(tokenizer), start)
 
 
 def text_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -251,15 +266,26 @@ def pages(config: Any, context: int) -> int:
 
 
 class BatchedEngine:
-    """`generate`, batch after batch, in the order in which texts were asked for."""
+    """`generate`, batch after batch, in the order in which texts were asked for.
+
+    Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest.
+    """
 
     name = "batched"
 
     def __init__(
-        self, model: PreTrainedModel, end: int, pad: int, start: int | None, broken: Callable[[str], None]
+        self,
+        model: PreTrainedModel,
+        end: int,
+        pad: int,
+        start: int | None,
+        broken: Callable[[str], None],
+        turn: Callable[[str], Tokens] | None = None,
     ) -> None:
-        """`start` is the token that an encoder-decoder's texts begin with; None for decoders."""
-        self._model, self._end, self._pad, self._start, self._broken = model, end, pad, start, broken
+        """`start` is the token that an encoder-decoder's texts begin with; None for decoders. `turn` lets the model
+        compute as another one, by its name, and returns the tokens of that one."""
+        self._model, self._broken, self._turn = model, broken, turn
+        self._tokens = Tokens(end, pad, start)
         self._waiting: deque[WrittenSequence] = deque()
         self._batch: list[WrittenSequence] = []
         self._changed = threading.Condition()
@@ -287,30 +313,42 @@ class BatchedEngine:
                     self._changed.wait()
                 if self._closed:
                     return
-                self._batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                self._batch = self._next_batch()
             try:
+                if self._turn is not None:
+                    self._tokens = self._turn(self._batch[0].model)
                 self._write(self._batch)
             except Exception as error:
                 self._broken(" ".join(str(error).split())[:400] or type(error).__name__)
             for each in self._batch:
                 each.end("error")  # those that are complete have ended
 
+    def _next_batch(self) -> list[WrittenSequence]:
+        """Takes the texts that wait longest, all of one model."""
+        model, batch, others = self._waiting[0].model, [], deque[WrittenSequence]()
+        while self._waiting and len(batch) < BATCH:
+            each = self._waiting.popleft()
+            (batch if each.model == model else others).append(each)
+        self._waiting.extendleft(reversed(others))
+        return batch
+
     def _write(self, batch: Sequence[WrittenSequence]) -> None:
-        ids, real = filled([each.prompt for each in batch], self._pad, on_the_left=self._start is None)
-        tokens: Mapping[str, Any] = {} if self._start is None else {"decoder_start_token_id": self._start}
+        end, pad, start = self._tokens
+        ids, real = filled([each.prompt for each in batch], pad, on_the_left=start is None)
+        tokens: Mapping[str, Any] = {} if start is None else {"decoder_start_token_id": start}
         settings = GenerationConfig(
             do_sample=False,
             num_beams=1,
             max_new_tokens=max(each.limit for each in batch),
-            eos_token_id=self._end,
-            pad_token_id=self._end,
+            eos_token_id=end,
+            pad_token_id=end,
             **tokens,
         )
 
         def choose(input_ids: Tensor, scores: Tensor) -> Tensor:
             chosen = torch.full_like(scores, float("-inf"))
             for row, sequence in enumerate(batch):
-                chosen[row, _next(sequence, scores[row], self._end)] = 0.0
+                chosen[row, _next(sequence, scores[row], end)] = 0.0
             return chosen
 
         with torch.inference_mode():

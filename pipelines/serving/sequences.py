@@ -66,17 +66,20 @@ class WrittenSequence:
         tell: Tell,
         draw: int = 0,
         apart: bool = False,
+        model: str = "",
     ) -> None:
         """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
         `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
-        says that the text does not go on with its prompt, as an encoder-decoder's."""
+        says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes it,
+        where several stand on one base."""
+        self.model, self.draw = model, draw
         self.prompt = list(prompt)
         self.limit = limit
         self.tokens: list[int] = []
         self.reason: Reason | None = None
         self.cancelled = False
         """Set from any thread; the text ends before its next token."""
-        self._tokenizer, self._choice, self._ends, self._tell = tokenizer, choice, frozenset(ends), tell
+        self._tokenizer, self.choice, self._ends, self._tell = tokenizer, choice, frozenset(ends), tell
         self._chances = uniforms(choice.seed, SERVING, [draw], limit)[0] if choice.temperature > 0 else None
         self._ids: list[int] = [] if apart else self.prompt[-TAIL:]
         self._before, self._known = 0, len(self._ids)
@@ -91,20 +94,27 @@ class WrittenSequence:
         if self.reason is not None:
             return None
         token = self._chosen(logits)
-        record = self._record(logits, token) if self._choice.logprobs is not None else None
+        record = self._record(logits, token) if self.choice.logprobs is not None else None
+        return token if self.take(token, record) else None
+
+    def take(self, token: int, record: dict[str, Any] | None) -> bool:
+        """The next token, with its log-probabilities where they are wanted. Tells what became certain; False where the
+        text ends with it."""
+        if self.reason is not None:
+            return False
         self.tokens.append(token)
         if token in self._ends:
             self.end("stop")
-            return None
+            return False
         if record is not None:
             self._records.append(record)
         self._held += self._decoded(token)
         stopped = self._cut()
         if stopped or len(self.tokens) >= self.limit:
             self.end("stop" if stopped else "length")
-            return None
+            return False
         self._say(self._certain())
-        return token
+        return True
 
     def end(self, reason: Reason) -> None:
         """End the text, once: tell what is left of it, then why."""
@@ -118,7 +128,7 @@ class WrittenSequence:
     def _chosen(self, logits: Tensor) -> int:
         import torch
 
-        choice = self._choice
+        choice = self.choice
         scores = logits.float()
         if choice.logit_bias or choice.presence_penalty or choice.frequency_penalty:
             scores = scores.clone()
@@ -135,7 +145,7 @@ class WrittenSequence:
 
     def _record(self, logits: Tensor, token: int) -> dict[str, Any]:
         chances = logits.float().log_softmax(-1)
-        best = chances.topk(min(self._choice.logprobs or 0, len(chances)))
+        best = chances.topk(min(self.choice.logprobs or 0, len(chances)))
         top = [
             {"token": self._tokenizer.decode([other]), "logprob": max(value, -9999.0)}
             for other, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -156,7 +166,7 @@ class WrittenSequence:
 
     def _cut(self) -> bool:
         """Whether a stop string was written; the text then ends before the first of them."""
-        places = [place for stop in self._choice.stop if (place := self._held.find(stop)) >= 0]
+        places = [place for stop in self.choice.stop if (place := self._held.find(stop)) >= 0]
         if places:
             self._held = self._held[: min(places)]
             del self._records[-1:]  # of the token that completed the stop string
@@ -164,9 +174,9 @@ class WrittenSequence:
 
     def _certain(self) -> str:
         """The part of the held text that no stop string can begin in."""
-        longest = max((len(stop) for stop in self._choice.stop), default=1) - 1
+        longest = max((len(stop) for stop in self.choice.stop), default=1) - 1
         for size in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-size:]) for stop in self._choice.stop):
+            if any(stop.startswith(self._held[-size:]) for stop in self.choice.stop):
                 return self._held[:-size]
         return self._held
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ from pipelines.serving.protocol import Channel, connect
 from pipelines.serving.sequences import Choice, WrittenSequence
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from pipelines.models.attention_maps import OpenedModel
     from pipelines.serving.engines import Engine
     from pipelines.serving.trying import BeamSearch
@@ -50,6 +52,10 @@ class ServeRequest:
     """The published folder."""
     socket: str
     """Where the server listens, relative to the working folder: such paths must be short."""
+    name: str = ""
+    """What the server calls the model."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Folders of other models, by name, whose adapters stand on the same base. Questions then say whom they are for."""
 
 
 def answer(fields: JSONObject) -> JSONObject:
@@ -60,7 +66,7 @@ def answer(fields: JSONObject) -> JSONObject:
     except OSError as error:
         raise CommandError(f"no server listens at '{request.socket}': {error.strerror}") from None
     try:
-        served = ServedModel(request.model, channel)
+        served = ServedModel(request.model, channel, request.name, request.beside)
         channel.send({"ready": served.about})
     except Exception as error:
         channel.send({"failed": str(understood(error))})
@@ -71,17 +77,67 @@ def answer(fields: JSONObject) -> JSONObject:
         served.close()
 
 
+@dataclass(frozen=True)
+class Writer:
+    """What is one model's own, where several stand on one base: its tokens, and how long its texts may be."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    ends: list[int]
+    """The tokens that end a text."""
+    apart: bool
+    """Whether texts do not go on with their prompts, as an encoder-decoder's."""
+    context: int | None
+    """Tokens of the longest text; None for no bound."""
+    rows: int
+    """Tokens that the model knows."""
+
+    @classmethod
+    def of(cls, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Writer:
+        """That of an opened model."""
+        from pipelines.serving.engines import text_ends
+
+        return cls(
+            name,
+            tokenizer,
+            text_ends(model, tokenizer),
+            bool(model.config.is_encoder_decoder),
+            checkpoints.positions_of(model, tokenizer),
+            model.get_input_embeddings().weight.shape[0],
+        )
+
+    def limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
+        """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
+        CommandError where it is too long."""
+        if not ids:
+            raise CommandError("a prompt comes to no token; give a text with words")
+        if max(ids) >= self.rows or min(ids) < 0:
+            raise CommandError(f"a prompt has a token that the vocabulary of {self.rows} does not hold")
+        if self.context is None:
+            return wanted or UNBOUNDED
+        room = self.context - (1 if self.apart else len(ids))
+        wanted = min(wanted, max(1, room)) if fit and wanted is not None else wanted
+        if room < 1 or len(ids) > self.context or (wanted is not None and wanted > room):
+            asked = f"{len(ids)} in the messages or the prompt" + (f", {wanted} in the answer" if wanted else "")
+            raise ContextTooLong(
+                f"This model's maximum context length is {self.context} tokens. However, you requested "
+                f"{len(ids) + (wanted or 0)} tokens ({asked}). Please reduce the length of the messages or the answer."
+            )
+        return room if wanted is None else wanted
+
+
 class ServedModel:
     """A model that is open, and the questions to it."""
 
-    def __init__(self, folder: str, channel: Channel) -> None:
-        """Opens the model. Raises FineryError."""
+    def __init__(self, folder: str, channel: Channel, name: str = "", beside: Mapping[str, str] | None = None) -> None:
+        """Opens the model, and those beside it that can stand on its base. Raises FineryError."""
         self._channel = channel
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
         self._open: dict[int, Sequence[WrittenSequence | BeamSearch]] = {}
         self._cancelled: set[int] = set()
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._writers: dict[str, Writer] = {}
         abilities = abilities_of(Path(folder))
         if abilities is None or not abilities.can:
             raise ModelError(f"'{folder}' holds no model that can be served")
@@ -92,8 +148,10 @@ class ServedModel:
         self._tries: dict[str, Callable[[int, Mapping[str, Any]], PageAnswer | None]] = {}
         if "predict" in abilities.can:
             self._open_predictor(folder)
+        elif beside:
+            self._open_adapters({name: folder, **beside})
         else:
-            self._open_model(folder)
+            self._open_model(folder, name)
         self.about["forms"] = [plain(each) for each in self._forms]
 
     def run(self) -> int:
@@ -189,9 +247,11 @@ class ServedModel:
 
     # ---- models that write or embed -----------------------------------------------------------------------------
 
-    def _open_model(self, folder: str) -> None:
+    def _open_model(self, folder: str, name: str) -> None:
         checkpoint = checkpoints.find(folder)
         writes = "complete" in self.abilities.can
+        if writes and self._open_in_vllm(name, checkpoint):
+            return
         head: Head = heads.of_checkpoint(folder) if writes else heads.FAMILY_HEADS["encoder"]
         self.tokenizer = open_tokenizer(checkpoint.tokenizer)
         fills = not writes and self.tokenizer.mask_token is not None
@@ -207,22 +267,25 @@ class ServedModel:
         from pipelines.models.attention_maps import OpenedModel
         from pipelines.serving import trying
 
-        self._writer = trying.plain_writer(self.model, self.tokenizer)
-        seen = OpenedModel(self._writer.model, self.tokenizer, writes and bool(self.model.config.is_encoder_decoder))
+        self._page_writer = trying.plain_writer(self.model, self.tokenizer)
+        seen = OpenedModel(
+            self._page_writer.model, self.tokenizer, writes and bool(self.model.config.is_encoder_decoder)
+        )
         if not writes:
             self.about |= {"engine": "embed", "why": ""}
             self._answers["embed"] = self._embed
             if fills:
                 self._offer(
-                    trying.fill_form(self.tokenizer), lambda _, values: trying.filled(self._writer, self._short(values))
+                    trying.fill_form(self.tokenizer),
+                    lambda _, values: trying.filled(self._page_writer, self._short(values)),
                 )
             self._offer(trying.similarity_form(), self._compare)
             self._offer_attention(lambda: seen, self.model.config)
             return
-        from pipelines.serving.engines import open_engine, text_ends
+        from pipelines.serving.engines import open_engine
 
-        self._ends = text_ends(self.model, self.tokenizer)
-        self._apart = bool(self.model.config.is_encoder_decoder)
+        self._own = Writer.of(name, self.model, self.tokenizer)
+        self._writers = {name: self._own}
         self._engine, why = open_engine(self.model, self.tokenizer, self.context, self._broken)
         self.about |= {"engine": self._engine.name, "why": why}
         self._answers |= {"complete": self._complete, "chat": self._chat}
@@ -230,11 +293,11 @@ class ServedModel:
         if "chat" in self.abilities.can:
             self._offer(trying.chat_form(examples), self._try_chat)
         else:
-            self._offer(trying.complete_form(self._apart, examples), self._try_complete)
-        self._offer_attention(lambda: seen, self.model.config, examples if self._apart else ())
+            self._offer(trying.complete_form(self._own.apart, examples), self._try_complete)
+        self._offer_attention(lambda: seen, self.model.config, examples if self._own.apart else ())
 
     def _compare(self, number: int, values: Mapping[str, Any]) -> PageAnswer:
-        from pipelines.serving.embeddings import embed
+        from pipelines.models.embeddings import embed
         from pipelines.serving.trying import compared, text_of
 
         texts = [text_of(values, "text"), text_of(values, "other")]
@@ -251,7 +314,7 @@ class ServedModel:
         from pipelines.serving.trying import text_of
 
         text = text_of(values, "text")
-        self._side_by_side(number, values, checkpoints.text_ids(self.tokenizer, text, stays_open=not self._apart))
+        self._side_by_side(number, values, checkpoints.text_ids(self.tokenizer, text, stays_open=not self._own.apart))
 
     def _try_chat(self, number: int, values: Mapping[str, Any]) -> None:
         from pipelines.serving.trying import conversation
@@ -263,10 +326,64 @@ class ServedModel:
         """Begin the texts of a page, each written in another way."""
         from pipelines.serving.trying import side_by_side
 
-        room = self._limit(ids, None)
+        room = self._own.limit(ids, None)
         over = partial(self._close, number)
-        texts = side_by_side(number, values, ids, room, self._writer, self._ends, self._channel, over)
+        texts = side_by_side(number, values, ids, room, self._page_writer, self._own.ends, self._channel, over)
         self._begin(number, texts)
+
+    def _open_in_vllm(self, name: str, checkpoint: checkpoints.Checkpoint) -> bool:
+        """Whether vLLM serves the model; then it is open."""
+        from pipelines.serving.vllm_engine import VllmEngine, unfit
+
+        if unfit(Path(checkpoint.source)):
+            return False
+        from transformers import AutoConfig
+
+        tokenizer = open_tokenizer(checkpoint.tokenizer)
+        config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
+        context = getattr(config, "max_position_embeddings", None)
+        given = getattr(config, "eos_token_id", None)
+        told = given if isinstance(given, list) else [given]
+        ends = list(dict.fromkeys(each for each in (*told, tokenizer.eos_token_id) if isinstance(each, int)))
+        self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
+        self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size))}
+        self.about |= {"context": context, "engine": self._engine.name, "why": ""}
+        self._answers |= {"complete": self._complete, "chat": self._chat}
+        return True
+
+    def _open_adapters(self, folders: Mapping[str, str]) -> None:
+        """Models whose adapters stand on one base take turns."""
+        from pipelines.serving.adapters import AdaptersOnOneBase
+        from pipelines.serving.engines import BatchedEngine, Tokens, tokens_of
+
+        first = next(iter(folders.values()))
+        adapters = AdaptersOnOneBase({name: Path(each) for name, each in folders.items()}, heads.of_checkpoint(first))
+        self.model = adapters.model
+        tokens: dict[str, Tokens] = {}
+        for name in adapters.names:
+            tokenizer = open_tokenizer(checkpoints.find(folders[name]).tokenizer)
+            self._writers[name] = Writer.of(name, self.model, tokenizer)
+            tokens[name] = tokens_of(self.model, tokenizer)
+
+        def turn(name: str) -> Tokens:
+            adapters.switch(name)
+            return tokens[name]
+
+        self._engine = BatchedEngine(self.model, *tokens[adapters.names[0]], self._broken, turn)
+        self.about |= {
+            "context": self._writers[adapters.names[0]].context,
+            "engine": self._engine.name,
+            "why": f"{len(adapters.names)} adapters on one base take turns",
+            "models": adapters.names,
+        }
+        self._answers |= {"complete": self._complete, "chat": self._chat}
+
+    def _writer(self, question: Mapping[str, Any]) -> Writer:
+        """The model that a question is for. Raises CommandError."""
+        name = str(question.get("model", next(iter(self._writers))))
+        if name not in self._writers:
+            raise CommandError(f"the model '{name}' is not open here")
+        return self._writers[name]
 
     def _broken(self, why: str) -> None:
         """The engine cannot go on, so neither can this process: the server starts another when it is asked again."""
@@ -280,18 +397,22 @@ class ServedModel:
         self._channel.send({"id": number, "end": {"vectors": vectors.tolist(), "prompt_tokens": tokens}})
 
     def _chat(self, number: int, question: Mapping[str, Any]) -> None:
-        text = prompt_text(self.tokenizer, question["messages"])
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        self._write(number, question, [ids])
+        writer = self._writer(question)
+        text = prompt_text(writer.tokenizer, question["messages"])
+        ids: list[int] = writer.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        self._write(number, question, [ids], writer)
 
     def _complete(self, number: int, question: Mapping[str, Any]) -> None:
+        writer = self._writer(question)
         prompts = [
-            checkpoints.text_ids(self.tokenizer, each, stays_open=not self._apart) if isinstance(each, str) else [*each]
+            checkpoints.text_ids(writer.tokenizer, each, stays_open=not writer.apart)
+            if isinstance(each, str)
+            else [*each]
             for each in question["prompts"]
         ]
-        self._write(number, question, prompts)
+        self._write(number, question, prompts, writer)
 
-    def _write(self, number: int, question: Mapping[str, Any], prompts: list[list[int]]) -> None:
+    def _write(self, number: int, question: Mapping[str, Any], prompts: list[list[int]], writer: Writer) -> None:
         """Begin the texts of a question: `n` of each prompt."""
         choice = Choice(
             **{key: value for key, value in question["choice"].items() if key not in ("stop", "logit_bias")},
@@ -300,13 +421,21 @@ class ServedModel:
         )
         copies = int(question.get("n", 1))
         fit = bool(question.get("fit"))
-        limits = [self._limit(ids, choice.max_tokens, fit) for ids in prompts]
+        limits = [writer.limit(ids, choice.max_tokens, fit) for ids in prompts]
         asked = Asked(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
         sequences = [
             WrittenSequence(
-                self.tokenizer, ids, choice, limit, self._ends, asked.teller(place * copies + draw), draw, self._apart
+                writer.tokenizer,
+                ids,
+                choice,
+                limit,
+                writer.ends,
+                asked.teller(place * copies + draw),
+                draw,
+                writer.apart,
+                writer.name,
             )
             for place, (ids, limit) in enumerate(zip(prompts, limits, strict=True))
             for draw in range(copies)
@@ -326,26 +455,6 @@ class ServedModel:
                 self._engine.submit(each)
             else:
                 each.start()
-
-    def _limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
-        """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
-        CommandError where it is too long."""
-        rows = self.model.get_input_embeddings().weight.shape[0]
-        if not ids:
-            raise CommandError("a prompt comes to no token; give a text with words")
-        if max(ids) >= rows or min(ids) < 0:
-            raise CommandError(f"a prompt has a token that the vocabulary of {rows} does not hold")
-        if self.context is None:
-            return wanted or UNBOUNDED
-        room = self.context - (1 if self._apart else len(ids))
-        wanted = min(wanted, max(1, room)) if fit and wanted is not None else wanted
-        if room < 1 or len(ids) > self.context or (wanted is not None and wanted > room):
-            asked = f"{len(ids)} in the messages or the prompt" + (f", {wanted} in the answer" if wanted else "")
-            raise ContextTooLong(
-                f"This model's maximum context length is {self.context} tokens. However, you requested "
-                f"{len(ids) + (wanted or 0)} tokens ({asked}). Please reduce the length of the messages or the answer."
-            )
-        return room if wanted is None else wanted
 
     def _close(self, number: int) -> None:
         with self._lock:

@@ -28,6 +28,7 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
+from pipelines.data.licences import License
 from pipelines.data.sources import DataSource, check_columns, find
 
 if TYPE_CHECKING:
@@ -375,6 +376,9 @@ class TaskKind(Block):
     """What a model answers with, in words; None where that is one of the task's classes."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
+
+    license: License = None
+    """The licence of its data as the Hub names it, such as `cc-by-4.0`. Default: what the data set's own card says."""
 
     def task(self, name: str) -> Task:
         """The task that the block describes, under that name."""

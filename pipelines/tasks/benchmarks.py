@@ -57,7 +57,8 @@ def read(name: str) -> Task:
         raise RecipeError(
             [Mistake(key_path(place), message, str(path), line_of(place, lines) or 1) for place, message in error.found]
         ) from None
-    definition = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    read_by = {key: value for key, value in data.items() if key != "license"}
+    definition = hashlib.sha256(json.dumps(read_by, sort_keys=True).encode()).hexdigest()
     changes: dict[str, Any] = {key: value for key, value in benchmark if value is not None and key != "splits"}
     if benchmark.splits is not None:
         place = task.places["train"]

@@ -149,7 +149,7 @@ def live_words(
         "per_device_train_batch_size": each,
         "gradient_accumulation_steps": accumulated,
         "logging_steps": arguments.logging_steps,
-        "report_to": arguments.report_to,
+        "report_to": "none",  # trackers are callbacks of our own: see `trackers`
         "save_total_limit": max(2, arguments.save_total_limit or 2),  # a kill may spoil the one being written
     }
     if arguments.load_best_model_at_end:

@@ -37,6 +37,7 @@ from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
 from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
+from pipelines.trainers.trackers import trackers
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def fit(
     context.barrier()
     resume_from = checkpoints.newest_complete(folder)
     companion = Companion(context)
-    callbacks: list[TrainerCallback] = [companion, *profiled(context)]
+    callbacks: list[TrainerCallback] = [companion, *profiled(context), *trackers(context, given)]
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)

@@ -30,6 +30,7 @@ from pipelines.models.log_probabilities import token_log_probabilities
 from pipelines.trainers import checkpoints
 from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
+from pipelines.trainers.trackers import trackers
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def train(
             args=live,
             train_dataset=Dataset.from_list([dict(row) for row in rows]),
             processing_class=tokenizer,
-            callbacks=[companion, *profiled(context)],
+            callbacks=[companion, *profiled(context), *trackers(context, arguments)],
             **keywords,
         )
         companion.trainer = trainer

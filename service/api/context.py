@@ -89,12 +89,17 @@ async def service_of(request: Request) -> Service:
 ServiceOf = Annotated[Service, Depends(service_of)]
 
 
+LOOKED_AT = 200
+"""The newest models of a project, among which those are sought whose adapters stand on one base."""
+
+
 def make_service(settings: Settings, store: Store, wake: Callable[[], None], checker: Checker) -> Service:
     """The shared parts of one application."""
     limiter = RateLimiter(settings.requests_per_second, settings.burst)
     lanes = Lanes(Lane("a check of recipes", settings.check_workers))
     failures = RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10))
-    return Service(settings, store, wake, limiter, failures, checker, lanes, ModelProcesses(settings))
+    served = ModelProcesses(settings, siblings=lambda project: store.models(project, limit=LOOKED_AT))
+    return Service(settings, store, wake, limiter, failures, checker, lanes, served)
 
 
 def authenticate(service: Service, text: str | None, address: str = "") -> Caller:

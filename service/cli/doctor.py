@@ -196,7 +196,11 @@ def serving() -> Finding:
         return Finding(
             "Serving", "batched generate", "note", "transformers 5 writes texts that join one another (constraints.txt)"
         )
-    return Finding("Serving", "continuous batching of transformers; batched generate for models that it does not fit")
+    engines = "continuous batching of transformers; batched generate for models that it does not fit, and for adapters "
+    engines += "on one base"
+    if find_spec("vllm") is not None:
+        engines = f"vLLM for whole decoders of architectures that it knows, on a GPU; else {engines}"
+    return Finding("Serving", engines)
 
 
 def slurm() -> Finding:

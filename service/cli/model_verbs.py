@@ -340,6 +340,10 @@ def publish(
     license: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="The model's licence, such as apache-2.0.")
     ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option("--export", metavar="FORMS", help="Write these forms too, scored again: onnx,gguf,int8,int4."),
+    ] = None,
     sign: Annotated[
         Path | None,
         typer.Option(
@@ -352,7 +356,8 @@ def publish(
     from service.cli.publish import PublishOptions, requirements
     from service.cli.publish import publish as put
 
-    given = {"merge": merge, "private": False if public else None, "license": license}
+    forms = None if export is None else [each.strip() for each in export.split(",")]
+    given = {"merge": merge, "private": False if public else None, "license": license, "export": forms}
     settings = {name: value for name, value in given.items() if value is not None}
     if sign is not None:
         os.environ["FINERY_SIGNING_KEY"] = str(sign)  # for the child; a key is no part of a request

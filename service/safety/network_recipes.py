@@ -32,6 +32,7 @@ from pipelines.core.recipe import Recipe
 from pipelines.core.secrets import matches
 from pipelines.core.study_cells import StudyRecipe, expand
 from pipelines.core.study_matrix import axes_of
+from pipelines.core.training_arguments import OFFERED_TRACKERS
 from pipelines.core.yaml_positions import write_yaml
 from service.safety import secrets
 from service.safety.redaction import holds_secret
@@ -149,7 +150,8 @@ FREE = (
 LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")
 URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 DATA_FILE = re.compile(r"\.(jsonl|json|csv|tsv|parquet|txt|jinja2?|j2|gz|zip|arrow)$|[*?\[\]]", re.IGNORECASE)
-TRACKERS = ("none", "tensorboard")
+TRACKERS = ("none", "tensorboard", *OFFERED_TRACKERS)
+"""Trackers whose accounts and addresses are secrets of the project, or which have none."""
 UPLOAD = "upload the file and write file:ID"
 MODELS = "write a Hub name, model:NAME or job:NAME"
 
@@ -349,7 +351,8 @@ def _unsafe_text(key: str, place: Position, text: str) -> str | None:
             )
     elif key == "report_to" and text not in TRACKERS:
         return (
-            f"is {show(text)}, but trackers would use the server's own accounts; read the metrics from the job instead"
+            f"is {show(text)}, a tracker that would use the server's own account; those that take secrets of the "
+            f"project: {', '.join(OFFERED_TRACKERS)}"
         )
     elif key in PLACES:
         return _unsafe_place(key, text)

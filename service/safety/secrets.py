@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 KNOWN = frozenset((
-    "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
+    "HF_TOKEN", "WANDB_API_KEY", "WANDB_BASE_URL", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
     "MISTRAL_API_KEY", "COHERE_API_KEY", "GROQ_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "DEEPSEEK_API_KEY",
     "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "XAI_API_KEY", "AZURE_OPENAI_API_KEY", "NVIDIA_API_KEY",
     "CEREBRAS_API_KEY",
 ))  # fmt: skip
-"""Credentials, and nothing more, to every library that knows them."""
+"""Credentials, or addresses that go with them, and nothing more, to every library that knows them."""
 PREFIX = "SECRET_"
 NAME = re.compile(rf"(?:{'|'.join(sorted(KNOWN))}|{PREFIX}[A-Z0-9_]{{1,57}})")
 """Every name that a secret may have. A list of names that are forbidden could never be complete."""

@@ -52,12 +52,16 @@ class ModelProcess:
         model: PublishedModel,
         ended: Callable[[ModelProcess], None],
         pipelines: Sequence[str] = PIPELINES,
+        beside: Sequence[PublishedModel] = (),
+        key: str = "",
     ) -> None:
         """Starts it, in a thread. `ended` is called once, when it has ended, whatever the reason. `pipelines` is what
-        runs it."""
+        runs it; `beside` are models whose adapters stand on the same base, and `key` what they have in common."""
         self._pipelines = tuple(pipelines)
         self.id = new_id("serving")
         self.model = model
+        self.beside = tuple(beside)
+        self.key = key or model.id
         self.ready: Future[dict[str, Any]] = Future()
         """What the process says of the model when it is open: `kind`, `can`, `engine`, `why`, `context`. Else Gone."""
         self.used = time.monotonic()
@@ -84,14 +88,22 @@ class ModelProcess:
         """The id of its first process, for those who look."""
         return None if self._handle is None else int(self._handle.record["child_pid"])
 
-    def ask(self, do: str, fields: Mapping[str, Any]) -> Question:
+    @property
+    def models(self) -> set[str]:
+        """The ids of the models that can be asked: those that were meant to be, until it says which it could open."""
+        meant = {self.model.id, *(each.id for each in self.beside)}
+        if not self.ready.done() or self.ready.exception() is not None:
+            return meant
+        return meant & {self.model.id, *map(str, self.ready.result().get("models") or ())}
+
+    def ask(self, model: PublishedModel, do: str, fields: Mapping[str, Any]) -> Question:
         """Send a question to a process that is ready. Raises Gone."""
         with self._lock:
             if self._closing:
                 raise Gone(self._closing)
             self._count += 1
             question = self._questions[self._count] = Question(self._count)
-        self._send({"id": question.number, "do": do, **fields})
+        self._send({"id": question.number, "do": do, **fields, **({"model": model.id} if self.beside else {})})
         return question
 
     def leave(self, question: Question) -> None:
@@ -163,9 +175,10 @@ class ModelProcess:
     def _spec(self, work: Path, record: Path, key: str) -> AttemptSpec:
         host = self._executor.capacity()[0]
         folder = Path(self.model.path)
+        others = {each.id: Path(each.path) for each in self.beside}
         memory = self._settings.serve_memory
         if memory is None:
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+            size = _bytes(folder) + sum(_bytes(each) - _bytes(each / "base") for each in others.values())
             memory = BASE_MEMORY + MEMORY_FACTOR * size
         outer = {name: value for name, value in inherited(os.environ).items() if name != "FINERY_DATA"}
         environment = {
@@ -179,12 +192,14 @@ class ModelProcess:
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "NETRC": os.devnull,
         }
-        request = json.dumps({"model": str(folder), "socket": SOCKET})
+        request: dict[str, Any] = {"model": str(folder), "socket": SOCKET}
+        if others:
+            request |= {"name": self.model.id, "beside": {name: str(each) for name, each in others.items()}}
         return AttemptSpec(
             attempt_id=self.id,
             job_id=self.id,
             fencing_token=1,
-            command=(*self._pipelines, "serve-model", request),
+            command=(*self._pipelines, "serve-model", json.dumps(request)),
             folder=work,
             record=record,
             environment=environment,
@@ -193,7 +208,7 @@ class ModelProcess:
             fence=self._folder,
             log_bytes=LOG_BYTES,
             log_files=1,
-            sandbox=sandbox_around(self._settings, [folder, record / "secrets"], [work]),
+            sandbox=sandbox_around(self._settings, [folder, *others.values(), record / "secrets"], [work]),
         )
 
     def _accepted(self, listener: socket.socket) -> socket.socket | None:
@@ -251,6 +266,11 @@ class ModelProcess:
 
 
 SOCKET = "socket"
+
+
+def _bytes(folder: Path) -> int:
+    """Of the files of a folder; links lead elsewhere."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _listening(folder: Path) -> socket.socket:

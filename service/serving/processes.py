@@ -4,6 +4,10 @@ At most `serve_models` live at once. When another model is asked, the one that w
 all of them have open questions, the question is answered with 503. A process that crashes answers what it was asked
 with 503 and is forgotten: the next question starts another. A model that cannot be opened is not tried again for a
 minute, so that questions to it cost nothing.
+
+Models of one project that are adapters on the same base, byte for byte, have one process together, which holds one copy of
+the base (`pipelines.core.shared_bases`). It knows those that were published when it was started: a newer one brings a new
+process for all of them, and the older one ends when its last question does.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.core.errors import CommandError
+from pipelines.core.shared_bases import shared_base
 from service.api.problems import Problem
 from service.attempts.preparing import PIPELINES
 from service.executors.hosts import this_host
@@ -30,6 +36,8 @@ from service.settings import Settings
 from service.store.models import PublishedModel
 
 FAILED_SECONDS = 60.0
+MOST_ADAPTERS = 31
+"""Models beside the one that was asked, in one process: the newest ones."""
 LOOK_SECONDS = 1.0
 """How often idle processes are looked for."""
 WAIT_SECONDS = 290.0
@@ -52,12 +60,19 @@ class ServingState:
 class ModelProcesses:
     """Those of one server. Any thread and any event loop may ask."""
 
-    def __init__(self, settings: Settings, pipelines: Sequence[str] = PIPELINES) -> None:
-        """Starts nothing yet. `pipelines` is what runs them."""
-        self._settings, self._pipelines = settings, pipelines
+    def __init__(
+        self,
+        settings: Settings,
+        pipelines: Sequence[str] = PIPELINES,
+        siblings: Callable[[str], Sequence[PublishedModel]] = lambda project: (),
+    ) -> None:
+        """Starts nothing yet. `pipelines` is what runs them, `siblings` gives the newest models of a project."""
+        self._settings, self._pipelines, self._siblings = settings, pipelines, siblings
         self._executor: LocalExecutor | None = None
         self._processes: dict[str, ModelProcess] = {}
-        """By model; those that are ending are not among them."""
+        """By model, or by what adapters on one base have in common; those that are ending are not among them."""
+        self._leaving: list[ModelProcess] = []
+        """Those that others took the place of, and that still answer."""
         self._living: set[ModelProcess] = set()
         self._failed: dict[str, tuple[float, str]] = {}
         self._asking: Counter[str] = Counter()
@@ -96,11 +111,11 @@ class ModelProcesses:
         return self._settings.serve_seconds
 
     def begin(self, model: PublishedModel) -> None:
-        """Start a model's process, where it does not run, and ask nothing yet. Raises Problem."""
-        self._started(model)
+        """Start the process of a model's page, where it does not run, and ask nothing yet. Raises Problem."""
+        self._started(model, alone=True)
 
     def state(self, model: PublishedModel) -> ServingState:
-        """How far a model's process is."""
+        """How far the process of a model's page is."""
         with self._lock:
             process = self._processes.get(model.id)
             if process is None:
@@ -117,8 +132,8 @@ class ModelProcesses:
             return ServingState("ready", about=process.ready.result())
 
     async def about(self, model: PublishedModel) -> Mapping[str, Any]:
-        """What the model's process says of it, which is started where it does not run. Raises Problem."""
-        process = await self._ready(model)
+        """What the process of the model's page says of it, which is started where it does not run. Raises Problem."""
+        process = await self._ready(model, alone=True)
         return process.ready.result()
 
     def living(self) -> list[ModelProcess]:
@@ -129,8 +144,8 @@ class ModelProcesses:
     def answers(self, model_id: str) -> bool:
         """Whether a question to the model is open now."""
         with self._lock:
-            process = self._processes.get(model_id)
-            return process is not None and process.open_questions > 0
+            every = [*self._processes.values(), *self._leaving]
+            return any(model_id in each.models and each.open_questions > 0 for each in every)
 
     def executor(self) -> LocalExecutor:
         """What starts processes that open models, isolated as those that serve them are. Raises Problem."""
@@ -140,9 +155,9 @@ class ModelProcesses:
     def forget(self, model_id: str) -> None:
         """The model was deleted: its process ends."""
         with self._lock:
-            process = self._processes.get(model_id)
-            if process is not None:
-                self._stop(process, "the model was deleted")
+            for process in [*self._processes.values(), *self._leaving]:
+                if model_id in process.models:
+                    self._stop(process, "a model that it serves was deleted; ask again")
 
     def close(self) -> None:
         """End them all, and wait until they are gone."""
@@ -159,17 +174,19 @@ class ModelProcesses:
     async def _ask(self, model: PublishedModel, do: str, fields: Mapping[str, Any]) -> tuple[ModelProcess, Question]:
         """The question, sent. Raises Problem."""
         why = ""
-        for _ in range(2):  # a process may have been idle for too long just now
-            process = await self._ready(model)
+        for _ in range(3):  # a process may have been idle for too long just now
+            process = await self._ready(model, alone=do == "try")
+            if model.id not in process.models:  # it could not put the adapter beside the others
+                continue
             try:
-                return process, process.ask(do, fields)
+                return process, process.ask(model, do, fields)
             except Gone as gone:
                 why = str(gone)
         raise _unavailable(why)
 
-    async def _ready(self, model: PublishedModel) -> ModelProcess:
+    async def _ready(self, model: PublishedModel, alone: bool) -> ModelProcess:
         """The model's process, open. Raises Problem."""
-        process = await asyncio.to_thread(self._started, model)
+        process = await asyncio.to_thread(self._started, model, alone)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(process.ready))
@@ -179,13 +196,22 @@ class ModelProcesses:
             raise _unopened(model, str(gone)) from None
         return process
 
-    def _started(self, model: PublishedModel) -> ModelProcess:
-        """The model's process, perhaps still being started. Raises Problem."""
+    def _started(self, model: PublishedModel, alone: bool) -> ModelProcess:
+        """The model's process, perhaps still being started; its page has one `alone`. Raises Problem."""
+        key, group = (model.id, []) if alone else self._group(model)
         with self._lock:
             failed, why = self._failed.get(model.id, (0.0, ""))
             if why and time.monotonic() - failed < FAILED_SECONDS:
                 raise _unopened(model, why)
-            if (process := self._processes.get(model.id)) is not None:
+            process = self._processes.get(key)
+            if process is not None and model.id not in process.models:
+                if model.id in {each.id for each in process.beside}:  # its adapter could not be opened there
+                    key, group = model.id, []
+                    process = self._processes.get(key)
+                else:  # it was published since
+                    self._leaving.append(self._processes.pop(key))
+                    process = None
+            if process is not None:
                 return process
             if self._closed.is_set():
                 raise _unavailable("The server stops.")
@@ -193,25 +219,42 @@ class ModelProcesses:
                 raise Problem(403, "This server serves no models (FINERY_SERVE_MODELS=0).", "not_served")
             self._make_room(model)
             executor = self._executor or self._begin()
-            process = self._processes[model.id] = ModelProcess(
-                self._settings, executor, model, self._ended, self._pipelines
+            process = self._processes[key] = ModelProcess(
+                self._settings, executor, model, self._ended, self._pipelines, group, key
             )
             self._living.add(process)
             return process
 
+    def _group(self, model: PublishedModel) -> tuple[str, list[PublishedModel]]:
+        """(the key of the model's process, the other models of its project whose adapters stand on the same base)."""
+        base = shared_base(Path(model.path))
+        if base is None:
+            return model.id, []
+        others = [each for each in self._siblings(model.project) if each.id != model.id]
+        group = [each for each in others if each.project == model.project and shared_base(Path(each.path)) == base]
+        return (f"{model.project} {base}", group[:MOST_ADAPTERS]) if group else (model.id, [])
+
     def _stop(self, process: ModelProcess, why: str) -> None:
         """End a process, with the lock held; the next question starts another."""
         process.stop(why)
-        self._processes.pop(process.model.id, None)
+        self._forget(process)
+
+    def _forget(self, process: ModelProcess) -> None:
+        """Give its place away, with the lock held."""
+        if self._processes.get(process.key) is process:
+            del self._processes[process.key]
+        if process in self._leaving:
+            self._leaving.remove(process)
 
     def _make_room(self, model: PublishedModel) -> None:
         """End the process that was idle for longest, where there are as many as there may be. Raises Problem."""
-        if len(self._processes) < self._settings.serve_models:
+        if len(self._processes) + len(self._leaving) < self._settings.serve_models:
             return
-        idle = [each for each in self._processes.values() if each.ready.done() and not each.open_questions]
+        every = [*self._leaving, *self._processes.values()]
+        idle = [each for each in every if each.ready.done() and not each.open_questions]
         if not idle:
             raise _unavailable(
-                f"{len(self._processes)} models are being asked, as many as this server serves at once "
+                f"{len(every)} models are being asked, as many as this server serves at once "
                 f"(FINERY_SERVE_MODELS); ask '{model.name}' again when one of them is idle."
             )
         self._stop(min(idle, key=lambda each: each.used), f"'{model.name}' takes its place; ask again")
@@ -234,6 +277,8 @@ class ModelProcesses:
         while not self._closed.wait(min(LOOK_SECONDS, self._settings.serve_idle / 4)):
             with self._lock:
                 long = time.monotonic() - self._settings.serve_idle
+                for each in [each for each in self._leaving if each.ready.done() and not each.open_questions]:
+                    self._stop(each, "another process took its place; ask again")
                 for each in list(self._processes.values()):
                     if each.ready.done() and not each.open_questions and each.used < long:
                         self._stop(each, "nobody asked it; ask again")
@@ -242,8 +287,7 @@ class ModelProcesses:
         failed = process.ready.exception()
         with self._lock:
             self._living.discard(process)
-            if self._processes.get(process.model.id) is process:
-                del self._processes[process.model.id]
+            self._forget(process)
             if failed is not None and not self._closed.is_set():
                 now = time.monotonic()
                 self._failed = {key: each for key, each in self._failed.items() if now - each[0] < FAILED_SECONDS}

@@ -1,25 +1,50 @@
 """What every form of a published model can do: say what it cannot hold, be written, and be asked again.
 
 An export is opened from its own files before it is kept, and held against the published model: its logits on the same
-texts, and its scores on the same data (`pipelines.commands.export`).
+texts, and its scores on the same data: by `finery export` (`pipelines.commands.export`), or by the publish stage that
+writes it beside the model (`beside`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipelines.core.errors import ModelError
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, write_json, write_text
 from pipelines.core.interfaces import Head
 from pipelines.publishing import clean_room
+from pipelines.publishing.destinations.destination import sha256_of
 from pipelines.publishing.verify import SENTENCES, largest, largest_difference
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+RECORD = "export.json"
+WEIGHTS = (".safetensors", ".onnx", ".gguf")
+"""Endings of files that hold weights."""
+CARD = """\
+# {name}, as {form}
+
+Made from the publication `{name}` ({fingerprint}) by Finery. {size}
+
+```python
+{lines}
+```
+
+Needs {needs}.
+
+{agreement}
+
+{scores}
+"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +79,10 @@ class Export(Protocol):
     """One form."""
 
     name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
+    """Modules that writing it needs."""
+    extra: ClassVar[str]
+    """The extra of Finery that installs them."""
     tolerance: ClassVar[float | None]
     """Largest difference of a logit, as a part of the largest; None for forms that round on purpose."""
 
@@ -62,9 +91,18 @@ class Export(Protocol):
         """Write the files into `out` and open them again. Raises ModelError where this form cannot hold the model."""
 
 
-def lacking(package: str) -> ModelError:
-    """The error where a library of an optional extra is absent."""
-    return ModelError(f"the export needs {package}, which is not installed: pip install 'finery[export]'")
+def missing(form: type[Export]) -> str | None:
+    """What writing this form needs that is not installed here, as a sentence; None where all of it is."""
+    absent = next((package for package in form.packages if find_spec(package) is None), None)
+    if absent is None:
+        return None
+    return f"the export needs {absent}, which is not installed: pip install 'finery[{form.extra}]'"
+
+
+def refuse_missing(form: type[Export]) -> None:
+    """Raise ModelError where a library is absent."""
+    if (sentence := missing(form)) is not None:
+        raise ModelError(sentence)
 
 
 def question(original: Original) -> JSONObject:
@@ -104,3 +142,82 @@ def compare(original: Original, exported: Exported, name: str, tolerance: float 
         "largest_logit": largest(before),
         "same_best": float(same.mean()),
     }
+
+
+def weights_of(folder: Path) -> Iterator[Path]:
+    """The files of weights of a published model: not those of exports beside it."""
+    exports = [record.parent for record in folder.rglob(RECORD)]
+    for path in folder.rglob("*.safetensors"):
+        if not any(path.is_relative_to(each) for each in exports):
+            yield path
+
+
+def finish(
+    out: Path,
+    name: str,
+    fingerprint: str,
+    form: str,
+    bytes_before: int,
+    exported: Exported,
+    agreement: JSONObject,
+    scores: Sequence[JSONObject],
+    notes: Sequence[str],
+) -> JSONObject:
+    """Write the card and `export.json` of an export in `out`; returns what it says, without the checksums.
+
+    `scores` are `{benchmark, metric, published, exported}`, `notes` say what was not measured.
+    """
+    files = {path.relative_to(out).as_posix(): path for path in sorted(out.rglob("*")) if path.is_file()}
+    told = {
+        "form": form,
+        "name": name,
+        "of": fingerprint,
+        "bytes": sum(each.stat().st_size for each in files.values() if each.suffix in WEIGHTS),
+        "bytes_before": bytes_before,
+        "versions": {package: found for package in exported.needs if (found := _version(package))},
+        "agreement": agreement,
+        "facts": exported.facts,
+        "scores": list(scores),
+        "notes": list(notes),
+    }
+    write_text(out / "README.md", card(told, exported))
+    write_json(out / RECORD, {**told, "files": {name: sha256_of(path) for name, path in files.items()}})
+    return told
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def card(told: Mapping[str, Any], exported: Exported) -> str:
+    """README.md of the export."""
+    agreement = told["agreement"]
+    facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
+    words = (
+        f"On {agreement['texts']} fixed texts its logits differ from the published model's by at most "
+        f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
+        f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same.\n\n{facts}"
+    )
+    rows = [
+        f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
+        for each in told["scores"]
+    ]
+    table = ["| Benchmark | Metric | Published | This export |", "|---|---|---:|---:|", *rows] if rows else []
+    notes = [f"{note}." for note in told["notes"]]
+    return CARD.format(
+        name=told["name"],
+        form=told["form"],
+        fingerprint=told["of"],
+        size=f"Its weights take {told['bytes']:,} bytes, the published ones {told['bytes_before']:,}.",
+        lines=exported.lines,
+        needs=" and ".join(f"`{package}`" for package in exported.needs),
+        agreement=words,
+        scores="\n".join([*table, *([""] if table and notes else []), *notes]),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.errors import ModelError
-from pipelines.publishing.exports.export import Exported, Original
+from pipelines.publishing.exports.export import Exported, Original, refuse_missing
 from pipelines.publishing.verify import SENTENCES
 
 if TYPE_CHECKING:
@@ -79,18 +79,14 @@ class Gguf:
     """As `Export` promises."""
 
     name: ClassVar[str] = "gguf"
+    packages: ClassVar[tuple[str, ...]] = ("gguf", "llama_cpp")
+    extra: ClassVar[str] = "gguf"
     tolerance: ClassVar[float | None] = 1e-3
 
     @staticmethod
     def write(original: Original, out: Path) -> Exported:
         """Write the file, open it with llama.cpp, and compare tokens, logits and greedy texts."""
-        try:
-            import gguf  # noqa: F401
-            import llama_cpp  # noqa: F401
-        except ImportError as error:
-            raise ModelError(
-                f"the export needs {error.name}, which is not installed: pip install 'finery[gguf]'"
-            ) from None
+        refuse_missing(Gguf)
         arch = architecture(original)
         vocabulary = byte_level(original.tokenizer)
         _write(original, arch, vocabulary, out / FILE)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.errors import ModelError
 from pipelines.publishing.clean_room import LOGITS, first_token
-from pipelines.publishing.exports.export import Exported, Original, lacking, question
+from pipelines.publishing.exports.export import Exported, Original, question, refuse_missing
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +42,15 @@ class Onnx:
     """As `Export` promises."""
 
     name: ClassVar[str] = "onnx"
+    packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "onnxscript")
+    extra: ClassVar[str] = "export"
     tolerance: ClassVar[float | None] = 1e-4
 
     @staticmethod
     def write(original: Original, out: Path) -> Exported:
-        try:
-            import onnx  # noqa: F401
-            import onnxruntime
-            import onnxscript  # noqa: F401
-        except ImportError as error:
-            raise lacking(error.name or "onnxruntime") from None
+        refuse_missing(Onnx)
+        import onnxruntime
+
         model = original.model.eval()
         inputs = example(original)
         outputs = outputs_of(model, inputs)

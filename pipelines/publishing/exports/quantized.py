@@ -8,7 +8,6 @@ output matrix stay as they are, so small models shrink by less than the bits say
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from pipelines.core.errors import ModelError
 from pipelines.models.heads import HEAD_CLASSES, auto_class
 from pipelines.models.quantization import kept_whole
 from pipelines.publishing import foreign_code
-from pipelines.publishing.exports.export import Exported, Original, lacking
+from pipelines.publishing.exports.export import Exported, Original, refuse_missing
 
 BLOCK = 64
 """Weights that share a scale in 4 bits."""
@@ -31,14 +30,16 @@ model = {auto_class}.from_pretrained("."{trust})"""
 class Quantized:
     """As `Export` promises; `settings` are the words of a `BitsAndBytesConfig`."""
 
+    name: ClassVar[str]
     settings: ClassVar[dict[str, Any]]
+    packages: ClassVar[tuple[str, ...]] = ("bitsandbytes",)
+    extra: ClassVar[str] = "export"
     tolerance: ClassVar[float | None] = None
 
     @classmethod
     def write(cls, original: Original, out: Path) -> Exported:
         """Write the copy and open it again."""
-        if importlib.util.find_spec("bitsandbytes") is None:
-            raise lacking("bitsandbytes")
+        refuse_missing(cls)
         import tempfile
 
         from transformers import BitsAndBytesConfig

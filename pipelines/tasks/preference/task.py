@@ -31,6 +31,7 @@ from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import DataError
 from pipelines.core.model_types import looks_back_only
 from pipelines.core.registry import nearest
+from pipelines.data.licences import License
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import DataSource, find
 from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, Task, inline_places
@@ -269,6 +270,8 @@ class PreferenceReference(Block):
     `prompt_completion_label`. Default: told by the columns."""
     columns: Mapping[str, str] = Field(default_factory=dict)
     """The columns behind the format's names, where they are called otherwise: `{prompt: question, chosen: better}`."""
+    license: License = None
+    """Its licence as the Hub names it, such as `cc-by-4.0`. Default: what the data set's own card says."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> PreferenceReference:

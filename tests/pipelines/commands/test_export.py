@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.commands.export import RECORD, answer
-from pipelines.core.errors import CommandError, PublishError
+from pipelines.commands import publish
+from pipelines.commands.export import answer
+from pipelines.core.errors import CommandError, PublishError, RecipeError
+from pipelines.core.load import loads
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing.destinations.destination import sha256_of
-from pipelines.publishing.exports.export import Exported
+from pipelines.publishing.exports.export import RECORD, Exported
+from pipelines.publishing.integrity import problems
 from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
 
@@ -37,6 +40,7 @@ class Same:
     """Writes the model as it is; answers with its logits plus `change`."""
 
     name, tolerance = "same", 1e-4
+    packages, extra = (), "export"
     change = 0.0
 
     @classmethod
@@ -126,3 +130,49 @@ def test_a_published_model_scores_the_same_in_its_other_form(form, tmp_path):
     told = exported(tmp_path / "out", to=form)
     for each in told["scores"]:
         assert each["exported"] == pytest.approx(each["published"], abs=0 if form == "onnx" else 0.2)
+
+
+def published(to: Path, **settings: Any) -> dict[str, Any]:
+    request = {"source": str(finished().run / "stages/01-para"), "to": str(to), "settings": settings}
+    return dict(publish.answer(request))
+
+
+def test_a_publication_holds_the_exports_that_its_stage_names(form, tmp_path):
+    place = tmp_path / "model"
+    published(place, export=["onnx"], merge=False)  # an adapter, which is merged in the export
+    record = json.loads((place / "onnx" / RECORD).read_text())
+    assert record["agreement"]["largest_difference"] < 1e-6
+    assert {each["metric"]: each["exported"] for each in record["scores"]} == finished().scores["glue/mrpc"]
+    assert record["bytes_before"] == sum(
+        (place / name).stat().st_size for name in ("adapter_model.safetensors", "base/model.safetensors")
+    )
+    assert json.loads((place / "manifest.json").read_text())["exports"][0]["scores"] == record["scores"]
+    card = (place / "README.md").read_text()
+    for each in record["scores"]:
+        row = f"| glue/mrpc | {each['metric']} | {each['published']:.4f} | {each['exported']:.4f} |"
+        assert f"{row}\n" in card.partition("## In other forms")[2]
+    assert not problems(place)  # its checksums cover the exports, and its table is not taken for the model's own
+    assert "onnx/model.safetensors" in json.loads((place / "publication.json").read_text())["checksums"]
+
+
+def test_nothing_is_published_with_an_export_that_answers_otherwise(form, tmp_path):
+    form.change = 0.1
+    with pytest.raises(PublishError, match="nothing was published, because its export onnx failed: the same export"):
+        published(tmp_path / "model", export=["onnx"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_not_be_exported_is_said_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("pipelines.publishing.exports.export.find_spec", lambda name: None if name == "onnx" else True)
+    text = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, task: glue/mrpc%s}\n"
+    publish = "  - {stage: publish, to: x, export: [%s]}\n"
+    for tuner, names, mistake in (
+        ("", "onnx", "needs onnx, which is not installed: pip install 'finery[export]'"),
+        ("", "onyx", "unknown format 'onyx'. Did you mean 'onnx'?"),
+        ("", "int8, int8", "'int8' stands there twice"),
+        ("", "gguf", "which is for decoders that continue texts"),
+        (", tuner: adapter", "int8", "cannot be merged, and exports hold one model"),
+    ):
+        with pytest.raises(RecipeError) as raised:
+            loads(text % tuner + publish % names)
+        assert mistake in " ".join(each.message for each in raised.value.mistakes)

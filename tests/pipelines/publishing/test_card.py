@@ -207,7 +207,22 @@ def test_it_says_how_the_model_was_made(tmp_path):
     assert "1,234,567 weights learnt" in text
     assert "Hardware: processor EPYC, cores 2, memory 8.0 GB, GPU H200 (141.0 GB)." in text
     assert "computed 1,200 of 4,000 predictions again: no prediction changed" in text
-    assert "finery reproduce FOLDER" in text
+    for command in (
+        "(cd registry/tiny && sha256sum -c SHA256SUMS)",
+        "finery evaluate registry/tiny --benchmarks glue/mrpc",
+        "finery verify registry/tiny --data DIR",
+        "finery reproduce registry/tiny --data DIR",
+        "finery run registry/tiny/recipe.yaml",
+    ):
+        assert command in text
+    assert "Overlap with the training data was not looked for: glue/mrpc." in text
+    assert "hf download" not in text
+    assert "hf download ada/tiny --local-dir tiny" in write(tmp_path, to="hub:ada/tiny")
+
+
+def test_the_picture_of_the_curves_is_linked_beside_the_card(tmp_path):
+    assert "![mrpc: down](curves.png)" in write(tmp_path, curves_show="mrpc: down")
+    assert "curves.png" not in write(tmp_path)
 
 
 def test_a_checkpoint_from_the_hub_is_the_base_model_and_a_local_one_is_not(tmp_path):

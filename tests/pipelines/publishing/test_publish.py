@@ -79,6 +79,11 @@ def test_a_published_folder_is_complete_verified_and_marked(job, kind, publish, 
         for name in names
         if name.endswith((".json", ".yaml", ".md")) and name != "publication.json" and name != "recipe.yaml"
     )
+    card, manifest = (folder / "README.md").read_text(), json.loads((folder / "manifest.json").read_text())
+    assert "| `nyu-mll/glue` (mrpc) | mrpc, evaluate | other | Finery's file of the benchmark |" in card
+    assert manifest["data"][0]["license"] == "other"
+    assert manifest["footprint"]["hours"] == pytest.approx(12.5 / 3600)  # the runtime in the stage's metrics
+    assert ".eval_results/finery.yaml" in names
     metrics = [event for event in read_events(context.events.path) if event["event"] == "metric"]
     assert metrics[0]["metrics"]["verification.rows"] == 7
 

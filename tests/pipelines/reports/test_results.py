@@ -9,7 +9,7 @@ from pipelines.core.load import loads
 from pipelines.evaluation.outcomes import SEED
 from pipelines.evaluation.policy_completions import PolicyPredictions
 from pipelines.evaluation.resampling import resamples
-from pipelines.reports.results import learning_curve, results_of
+from pipelines.reports.results import curves_of, learning_curve, results_of, write_curves
 from pipelines.tasks.predictions import write_predictions
 from tests.pipelines.studies.written_runs import EXAMPLES, finish, right
 
@@ -68,6 +68,19 @@ def test_the_curve_is_that_of_the_events(made, tmp_path):
         (3, pytest.approx(1 / 3)),
     ]
     assert learning_curve(read_events(tmp_path / "a/events.jsonl"), "other") == []
+
+
+def test_a_stage_that_is_reused_shows_the_curves_that_it_kept(tmp_path):
+    metrics = [{"loss": 1.5}, {"eval_accuracy": 0.5, "eval_runtime": 2.0}, {"loss": 0.5}, {"eval_accuracy": 0.75}]
+    events = [
+        {"event": "metric", "stage": "mrpc", "step": step, "metrics": each}
+        for step, each in enumerate(metrics, start=1)
+    ]
+    write_curves(tmp_path, events, "mrpc")
+    kept = ([(1, 1.5), (3, 0.5)], {"accuracy": [(2, 0.5), (4, 0.75)]})
+    assert curves_of([], "mrpc", tmp_path) == kept == curves_of(events, "mrpc", tmp_path / "absent")
+    write_curves(tmp_path / "absent", [], "mrpc")
+    assert not (tmp_path / "absent").exists()
 
 
 def test_scores_of_completions_are_resampled_over_the_prompts(tmp_path):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 from pipelines.runs import hardware
-from pipelines.runs.hardware import CORE, GPU_SHARE, PLAIN_CORE, this_machine
+from pipelines.runs.hardware import CORE, GPU_SHARE, PLAIN_CORE, EnergyCounter, this_machine
 
 
 def test_the_description_is_plain_data_about_this_machine() -> None:
@@ -59,11 +60,18 @@ def test_auto_on_a_gpu_does_not_count_emulated_bf16(
     assert hardware.precision("auto") == expected
 
 
-def test_energy_never_goes_back() -> None:
-    before, after = hardware.energy_joules(), hardware.energy_joules()
-    assert (before is None) == (after is None)
-    if before is not None and after is not None:
-        assert after >= before >= 0
+def test_energy_is_what_the_counters_counted_between_even_where_one_began_anew(tmp_path: Path) -> None:
+    for package, joules in enumerate((10, 95)):
+        place = tmp_path / f"intel-rapl:{package}"
+        place.mkdir()
+        (place / "energy_uj").write_text(f"{joules * 10**6}\n")
+        (place / "max_energy_range_uj").write_text(f"{100 * 10**6}\n")
+    (tmp_path / "intel-rapl:2").mkdir()  # one that may not be read
+    before = hardware.energy_counters(tmp_path)
+    assert {"RAPL 0": (10, 100), "RAPL 1": (95, 100)}.items() <= before.items()
+    now = before | {"RAPL 0": EnergyCounter(12, 100), "RAPL 1": EnergyCounter(5, 100)}
+    assert hardware.energy_since(before, now) == 2 + 10
+    assert hardware.energy_since({}, now) is None
 
 
 def machine(folder, flags="", gpus=()):

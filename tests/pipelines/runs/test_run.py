@@ -208,6 +208,8 @@ def test_the_manifest_lists_every_stage_and_where_it_was_started(story: Story) -
     run_folder = story.run()
     manifest = json.loads((run_folder / "manifest.json").read_text())
     assert [stage["id"] for stage in manifest["stages"]] == ["tokenizer", "one", "two"]
+    record = json.loads((run_folder / "stages/01-one/stage.json").read_text())
+    assert record["hardware"] == manifest["hardware"] | {"hosts": 1}  # a card says what it took, wherever it is reused
     assert manifest["stages"][1]["data"]
     assert working_folder(run_folder) == Path.cwd()
 

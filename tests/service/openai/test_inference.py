@@ -20,7 +20,7 @@ from service.settings import read_settings
 from service.store.projects import parts
 from service.store.store import Store
 from tests.service.served import Served
-from tests.service.serving.published import publish
+from tests.service.serving.published import publish, publish_adapter
 
 CHAT = "ft:gpt-tiny:acme::1"
 MESSAGES: Any = [{"role": "user", "content": "the cat saw"}]
@@ -301,3 +301,33 @@ def test_predictions_come_with_probabilities_and_wrong_inputs_with_a_sentence(se
         answer = client.post(f"/api/v1/models/{name}/predict", json={"inputs": ["x"]})
         assert answer.status_code == status, answer.text
     assert served.submitter.post("/api/v1/models/classifier/predict", json={"inputs": []}).status_code == 422
+
+
+@pytest.mark.long
+def test_adapters_on_one_base_answer_from_one_process_as_each_does_merged(served: Served, client: Any) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from pipelines.models.checkpoint import text_ids
+
+    expected = {}
+    for seed, name in enumerate(("first-adapter", "second-adapter")):
+        folder = publish_adapter(served, name, seed)
+        merged = PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(folder / "base"), folder
+        ).merge_and_unload()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        ids = torch.tensor([text_ids(tokenizer, "the cat saw", stays_open=True)])
+        written = merged.generate(input_ids=ids, do_sample=False, max_new_tokens=8)
+        expected[name] = (
+            tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True).strip().removeprefix("##")
+        )
+    assert len(set(expected.values())) == 2
+    for name in ("first-adapter", "second-adapter", "first-adapter"):
+        answer = client.completions.create(model=name, prompt="the cat saw", temperature=0, max_tokens=8)
+        assert (answer.model, answer.choices[0].text.strip()) == (name, expected[name])
+    both = [each for each in served.service.served.living() if len(each.models) == 2]
+    assert len(both) == 1
+    assert process_of(served, "second-adapter") is None
+    assert both[0].ready.result()["why"] == "2 adapters on one base take turns"

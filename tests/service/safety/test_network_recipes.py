@@ -204,7 +204,7 @@ def test_no_job_starts_more_processes_than_it_asked_cores_for():
 
 
 def test_a_tracker_of_the_servers_account_is_refused():
-    text = recipe().replace("chat_template: chatml", "arguments: {report_to: [none, wandb]}")
+    text = recipe().replace("chat_template: chatml", "arguments: {report_to: [wandb, neptune]}")
     assert mistakes(text)[0][1] == "stages.supervised.arguments.report_to[1]"
 
 

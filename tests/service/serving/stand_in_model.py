@@ -29,7 +29,9 @@ say(key="wrong" if behaviour == "wrong key" else key)
 if behaviour == "fails":
     say(failed="the weights are torn")
     sys.exit(1)
-say(ready={"kind": "causal", "can": ["complete"], "engine": "stand-in", "why": "", "context": 8})
+beside = {name: folder for name, folder in request.get("beside", {}).items() if not (Path(folder) / "torn").exists()}
+models = {"models": [request["name"], *beside]} if request.get("beside") else {}
+say(ready={"kind": "causal", "can": ["complete"], "engine": "stand-in", "why": "", "context": 8, **models})
 for line in lines:
     message = json.loads(line)
     if "cancel" in message:

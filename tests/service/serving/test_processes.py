@@ -295,3 +295,48 @@ def test_processes_end_with_the_server_that_started_them(tmp_path: Path) -> None
     pid = int(done.stdout)
     assert done.returncode == -9
     assert soon(lambda: start_time(pid) == 0)
+
+
+def adapter(tmp_path: Path, name: str, project: str = "acme", base: bytes = b"weights") -> PublishedModel:
+    """A publication with `merge: false`."""
+    made = model(tmp_path, f"{project}-{name}")
+    place = Path(made.path)
+    (place / "base").mkdir()
+    (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    (place / "base/config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    (place / "base/model.safetensors").write_bytes(base)
+    return PublishedModel(made.id, project, name, "0123abcd", "job-1", made.path)
+
+
+def test_adapters_of_one_project_on_one_base_have_one_process(serving: Any, tmp_path: Path) -> None:
+    known: list[PublishedModel] = []
+    processes: ModelProcesses = serving(serve_models=4)
+    processes._siblings = lambda project: known
+    one, two, other = adapter(tmp_path, "one"), adapter(tmp_path, "two"), adapter(tmp_path, "x", base=b"others")
+    theirs = adapter(tmp_path, "one", project="theirs")  # the same base, but another project's
+    known += [one, two, other, theirs]
+    assert [ask(processes, each, n=number) for number, each in enumerate((one, two, other, theirs, one))] == [*range(5)]
+    living = processes.living()
+    assert sorted(sorted(each.models) for each in living) == sorted([sorted([one.id, two.id]), [other.id], [theirs.id]])
+    assert starts(one) == 1
+    assert not (Path(two.path) / "starts").exists()  # it is in the process of the first
+
+    three = adapter(tmp_path, "three")  # published since: all of them get a new process, and the old one ends
+    known.append(three)
+    assert ask(processes, three, n=7) == 7
+    assert ask(processes, two, n=8) == 8
+    assert starts(three) == 1
+    assert soon(lambda: sorted(map(len, (each.models for each in processes.living()))) == [1, 1, 3])
+    processes.forget(two.id)  # which was served beside another
+    assert soon(lambda: len(processes.living()) == 2)
+
+
+def test_an_adapter_that_cannot_stand_beside_the_others_is_served_alone(serving: Any, tmp_path: Path) -> None:
+    processes: ModelProcesses = serving(serve_models=4)
+    one, torn = adapter(tmp_path, "one"), adapter(tmp_path, "torn")
+    (Path(torn.path) / "torn").touch()
+    processes._siblings = lambda project: [one, torn]
+    assert ask(processes, one, n=1) == 1
+    assert ask(processes, torn, n=2) == 2
+    assert [each.models for each in processes.living() if each.model.id == torn.id] == [{torn.id}]
+    assert len(processes.living()) == 2

@@ -1,4 +1,3 @@
-
 from service.jobs.job import HostShare, JobRequest
 from service.store.results import flat_scores
 

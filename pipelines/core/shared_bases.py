@@ -1,0 +1,54 @@
+"""Which published adapters may stand on one copy of their base: those whose bases are the same, byte for byte. No torch.
+
+A publication with `merge: false` holds its adapter, and its base in `base/`. What counts is the SHA-256 of the files that
+lie there, and not what a list of checksums says of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from pipelines.core.model_abilities import abilities_of
+
+METHODS = ("LORA", "IA3", "FINERY_BOTTLENECK")
+"""PEFT's types of adapters that are modules beside those of the base, of which one at a time can be switched on. Virtual
+tokens are none: they stand before the model."""
+SETTINGS = "adapter_config.json"
+BASE = "base"
+LEFT_OUT = (".md", ".gitattributes")
+"""Endings of files that are no part of a model."""
+
+
+def shared_base(folder: Path) -> str | None:
+    """What all publications with the same base and the same kind of adapter have in common; None where a publication is
+    whole, does not write texts, or has an adapter that cannot be switched."""
+    settings = folder / SETTINGS
+    if not settings.is_file() or not (folder / BASE).is_dir():
+        return None
+    abilities = abilities_of(folder)
+    if abilities is None or "complete" not in abilities.can:
+        return None
+    try:
+        given = json.loads(settings.read_text(encoding="utf-8"))
+        method = str(given.get("peft_type"))
+        if method not in METHODS or given.get("bias", "none") != "none":  # weights of the base itself would be learnt
+            return None
+        digest = hashlib.sha256(f"{abilities.kind} {method}".encode())
+        for path in sorted((folder / BASE).rglob("*")):
+            if path.is_file() and not path.name.endswith(LEFT_OUT):
+                about = path.stat()
+                content = _sha256(str(path.resolve()), about.st_size, about.st_mtime_ns)
+                digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: str, size: int, changed: int) -> str:
+    """Of a file, read once while its size and time of change stay the same."""
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

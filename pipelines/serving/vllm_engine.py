@@ -1,0 +1,177 @@
+"""vLLM as the engine of a served model, where it is installed, a GPU is there, and it knows the architecture.
+
+vLLM opens the model itself, chooses tokens by itself, and is told the settings of each text as `SamplingParams`. What is
+decoded, told and cut at stop strings is ours, as for every engine. Its numbers are its own: the same seed gives the same
+text again by vLLM, and another one than the other engines write.
+
+It was not run where this was written, for want of a GPU: what the tests hold is the choice of the engine, the settings that
+it is given, and the order of the calls, against a stand-in with vLLM's names (`LLMEngine`, as of vLLM 0.11 and later).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.serving.sequences import WrittenSequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MEMORY = 0.85
+"""Share of the GPU's memory that vLLM may take."""
+
+
+def unfit(folder: Path) -> str:
+    """Why vLLM does not serve the model in this folder; empty where it does."""
+    if find_spec("vllm") is None:
+        return "vLLM is not installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "vLLM needs a GPU"
+    if (folder / "adapter_config.json").is_file():
+        return "it is an adapter beside its base"
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "it has no config.json"
+    names = [str(each) for each in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder"):
+        return "it is an encoder-decoder"
+    from vllm import ModelRegistry
+
+    known = set(ModelRegistry.get_supported_archs())
+    return "" if names and set(names) <= known else f"vLLM does not know {', '.join(names) or 'its architecture'}"
+
+
+def sampling(sequence: WrittenSequence, ends: Sequence[int]) -> dict[str, Any]:
+    """The words of vLLM's `SamplingParams` for a text. Stop strings are looked for by the text itself."""
+    choice = sequence.choice
+    words: dict[str, Any] = {
+        "n": 1,
+        "temperature": choice.temperature,
+        "top_p": choice.top_p if choice.temperature > 0 else 1.0,
+        "presence_penalty": choice.presence_penalty,
+        "frequency_penalty": choice.frequency_penalty,
+        "max_tokens": sequence.limit,
+        "stop_token_ids": list(ends),
+        "ignore_eos": True,  # what ends a text stands in `ends`
+        "detokenize": False,
+    }
+    if choice.temperature > 0:  # each text of a prompt by numbers of its own
+        words["seed"] = (choice.seed * 1_000_003 + sequence.draw) % 2**63
+    if choice.logit_bias:
+        words["logit_bias"] = {int(token): float(bias) for token, bias in choice.logit_bias.items()}
+    if choice.logprobs is not None:
+        words["logprobs"] = choice.logprobs
+    return words
+
+
+class VllmEngine:
+    """As `Engine` promises."""
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        folder: str,
+        tokenizer: PreTrainedTokenizerBase,
+        ends: Sequence[int],
+        context: int | None,
+        broken: Callable[[str], None],
+    ) -> None:
+        """Opens the model in `folder`. `broken` is called when the engine cannot go on."""
+        from vllm import EngineArgs, LLMEngine
+
+        self._tokenizer, self._ends, self._broken = tokenizer, list(ends), broken
+        self._engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=folder, tokenizer=folder, max_model_len=context, gpu_memory_utilization=MEMORY, seed=0,
+                trust_remote_code=False, disable_log_stats=True,
+            )
+        )  # fmt: skip
+        self._open: dict[str, WrittenSequence] = {}
+        self._waiting: deque[WrittenSequence] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._count = 0
+        threading.Thread(target=self._run, name="vllm", daemon=True).start()
+
+    def submit(self, sequence: WrittenSequence) -> None:
+        """See `Engine.submit`."""
+        with self._changed:
+            self._waiting.append(sequence)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                for output in self._engine.step():
+                    self._told(output)
+                self._leave([name for name, each in self._open.items() if each.cancelled])
+        except Exception as error:
+            self._broken(" ".join(str(error).split())[:400] or type(error).__name__)
+        for each in (*self._open.values(), *self._waiting):
+            each.end("cancelled" if self._closed else "error")
+
+    def _take_in(self) -> bool:
+        """Begin the texts that wait; sleeps while there is nothing to write. False when the engine is closed."""
+        from vllm import SamplingParams
+
+        with self._changed:
+            while not self._waiting and not self._open and not self._closed:
+                self._changed.wait()
+            new = list(self._waiting)
+            self._waiting.clear()
+        for each in new:
+            self._count += 1
+            name = str(self._count)
+            self._open[name] = each
+            self._engine.add_request(
+                name, {"prompt_token_ids": each.prompt}, SamplingParams(**sampling(each, self._ends))
+            )
+        return not self._closed
+
+    def _told(self, output: Any) -> None:
+        """Pass on the tokens that are new."""
+        sequence = self._open.get(output.request_id)
+        if sequence is None:
+            return
+        written = output.outputs[0]
+        seen = len(sequence.tokens)
+        for place, token in enumerate(list(written.token_ids)[seen:], start=seen):
+            record = None
+            if sequence.choice.logprobs is not None and written.logprobs is not None:
+                record = self._record(token, written.logprobs[place], sequence.choice.logprobs)
+            if not sequence.take(int(token), record):
+                break
+        if output.finished:
+            sequence.end("error")  # one that is complete has ended
+            self._open.pop(output.request_id, None)
+        elif sequence.reason is not None:  # by a stop string, or its limit
+            self._leave([output.request_id])
+
+    def _leave(self, names: Sequence[str]) -> None:
+        if names:
+            self._engine.abort_request(list(names))
+        for name in names:
+            self._open.pop(name).end("cancelled")
+
+    def _record(self, token: int, chances: Mapping[int, Any], most: int) -> dict[str, Any]:
+        """Log-probabilities of a token as a text tells them."""
+        decode = self._tokenizer.decode
+        best = sorted(((each.logprob, other) for other, each in chances.items()), reverse=True)[:most]
+        top = [{"token": decode([other]), "logprob": max(float(value), -9999.0)} for value, other in best]
+        return {"token": decode([token]), "logprob": max(float(chances[token].logprob), -9999.0), "top": top}

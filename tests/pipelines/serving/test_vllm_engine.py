@@ -1,0 +1,136 @@
+"""Which models vLLM would serve, and what it would be told: against a stand-in, as vLLM itself needs a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.serving import vllm_engine
+from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.vllm_engine import VllmEngine, sampling, unfit
+from tests import writers
+
+END = 3
+
+
+class StandIn:
+    """vLLM's engine, whose every text is the tokens 7, 8, 9, … one a step."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Any] = {}
+        self.aborted: list[str] = []
+
+    def add_request(self, name: str, prompt: dict[str, Any], settings: Any) -> None:
+        self.open[name] = SimpleNamespace(prompt=prompt, settings=settings, tokens=[])
+
+    def abort_request(self, names: list[str]) -> None:
+        self.aborted += names
+        for name in names:
+            self.open.pop(name, None)
+
+    def step(self) -> list[Any]:
+        told = []
+        for name, each in list(self.open.items()):
+            if each.prompt["prompt_token_ids"] == [1]:
+                raise RuntimeError("out of\nmemory")
+            each.tokens.append(7 + len(each.tokens))
+            finished = len(each.tokens) >= each.settings.max_tokens
+            chances = [
+                {token: SimpleNamespace(logprob=-0.5), 5: SimpleNamespace(logprob=-2.0)} for token in each.tokens
+            ]
+            outputs = [SimpleNamespace(token_ids=tuple(each.tokens), logprobs=chances)]
+            told.append(SimpleNamespace(request_id=name, outputs=outputs, finished=finished))
+            if finished:
+                del self.open[name]
+        return told
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = ModuleType("vllm")
+    module.engine = StandIn()
+    module.EngineArgs = lambda **words: words
+    module.LLMEngine = SimpleNamespace(from_engine_args=lambda words: module.engine)
+    module.SamplingParams = lambda **words: SimpleNamespace(**words)
+    module.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: ["LlamaForCausalLM", "GPT2LMHeadModel"])
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    return module
+
+
+def test_it_is_taken_where_it_is_there_and_knows_the_model(
+    vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def why(**config: Any) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return unfit(tmp_path)
+
+    assert why(architectures=["LlamaForCausalLM"]) == ""
+    assert why(architectures=["FineryForCausalLM"]) == "vLLM does not know FineryForCausalLM"
+    assert why(architectures=["T5"], is_encoder_decoder=True) == "it is an encoder-decoder"
+    (tmp_path / "adapter_config.json").touch()
+    assert unfit(tmp_path) == "it is an adapter beside its base"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert unfit(tmp_path) == "vLLM needs a GPU"
+    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
+    assert unfit(tmp_path) == "vLLM is not installed"
+
+
+class Text(WrittenSequence):
+    """A text that notes what it tells."""
+
+    def __init__(self, choice: Choice, limit: int, prompt: tuple[int, ...] = (5, 6), draw: int = 0) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.over = threading.Event()
+        super().__init__(writers.tokenizer(), prompt, choice, limit, [END], self._note, draw)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        self.told.append(told)
+        if "reason" in told:
+            self.over.set()
+
+
+def test_settings_of_a_text_become_sampling_parameters() -> None:
+    choice = Choice(0.7, 0.9, seed=11, logprobs=2, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: -1})
+    assert sampling(Text(choice, 12, draw=1), [END]) == {
+        "n": 1, "temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.25, "max_tokens": 12,
+        "stop_token_ids": [END], "ignore_eos": True, "detokenize": False, "seed": 11 * 1_000_003 + 1,
+        "logit_bias": {4: -1.0}, "logprobs": 2,
+    }  # fmt: skip
+    greedy = sampling(Text(Choice(temperature=0, top_p=0.5), 3), [END])
+    assert (greedy["temperature"], greedy["top_p"]) == (0, 1.0)
+    assert not {"seed", "logprobs", "logit_bias"} & greedy.keys()
+
+
+def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> None:
+    problems: list[str] = []
+    engine = VllmEngine("folder", writers.tokenizer(), [END], 40, problems.append)
+    whole = Text(Choice(temperature=0, logprobs=1), 4)
+    stop = writers.tokenizer().decode([8])
+    stopped = Text(Choice(temperature=0, stop=(stop,)), 30)
+    endless = Text(Choice(temperature=0), 10**9)
+    for each in (whole, stopped, endless):
+        engine.submit(each)
+    assert whole.over.wait(10)
+    assert stopped.over.wait(10)
+    assert (whole.tokens, whole.reason) == ([7, 8, 9, 10], "length")
+    records = [token for each in whole.told for token in each.get("tokens", [])]
+    assert [each["logprob"] for each in records] == [-0.5] * 4
+    assert (stopped.tokens, stopped.reason) == ([7, 8], "stop")
+    endless.cancelled = True
+    assert endless.over.wait(10)
+    assert endless.reason == "cancelled"
+    assert set(vllm.engine.aborted) == {"2", "3"}
+    assert problems == []
+
+    engine.submit(broken := Text(Choice(temperature=0), 3, prompt=(1,)))
+    assert broken.over.wait(10)
+    assert (broken.reason, problems) == ("error", ["out of memory"])
