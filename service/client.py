@@ -200,6 +200,10 @@ class Connection:
         )
         return self._json("POST", path, headers=sent, again=key is not None, **body)
 
+    def put(self, path: str, data: object) -> Any:
+        """Send JSON that replaces what is there; again it does no more."""
+        return self._json("PUT", path, json=data, again=True)
+
     def patch(self, path: str, *, content: bytes, headers: Mapping[str, str]) -> Any:
         """Send a piece of something."""
         return self._json("PATCH", path, content=content, headers=dict(headers), again=False)

@@ -9,7 +9,6 @@ minute, so that questions to it cost nothing.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from service.attempts.preparing import PIPELINES
 from service.executors.hosts import this_host
 from service.executors.isolation import isolation_of
 from service.executors.local import LocalExecutor
+from service.executors.records import delete_folder
 from service.serving.process import ModelProcess
 from service.serving.questions import Gone, Question
 from service.settings import Settings
@@ -163,7 +163,7 @@ class ModelProcesses:
     def _begin(self) -> LocalExecutor:
         """With the first question: the executor, and the thread that looks for idle processes."""
         settings = self._settings
-        shutil.rmtree(settings.serving, ignore_errors=True)  # of a server that was killed, its processes with it
+        delete_folder(settings.serving)  # of a server that was killed, its processes with it
         settings.serving.mkdir(parents=True, mode=0o700)
         try:
             host = this_host(gpus=settings.serve_gpus)

@@ -16,6 +16,7 @@ from service.store.attempts import writer
 from service.store.audit import note
 from service.store.changes import JOBS, job_topic
 from service.store.database import Database, Transaction
+from service.store.disk_usage import forget_usage
 from service.store.errors import NotFound
 from service.store.jobs import of_project
 from service.store.tables import now
@@ -223,6 +224,7 @@ class ResultQueries(Database):
             row = transaction.execute(self._of(project).where(models.c.id == model_id)).mappings().first()
             if row is None:
                 raise NotFound("model", model_id)
+            forget_usage(transaction, "models", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
             note(
                 transaction,

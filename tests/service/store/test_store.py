@@ -21,6 +21,7 @@ SINCE = {
     "0002": {"stage_results", "files", "models", "scores"},
     "0003": {"ended_sessions"},
     "0004": {"audit"},
+    "0005": {"disk_usage"},
 }
 """Revision -> the tables that it adds."""
 
@@ -53,6 +54,7 @@ def filled(store):
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     store.end_session("nonce", 4e9)
+    store.set_disk_usage({("p", "jobs", job.id): 1 << 40})
 
 
 def contents(store, names, columns=None):

@@ -43,6 +43,7 @@ def places(site: Any) -> dict[str, str]:
         "a model": "/models/mini-encoder-mrpc",
         "studies": "/studies",
         "hosts": "/hosts",
+        "project": "/project",
         "nothing": "/compare",
         "no job": "/jobs?search=zzz",
     }
