@@ -67,7 +67,11 @@ def container(tmp_path_factory):
             "--format",
             "docker",
             "--build-arg",
-            "BASE_IMAGE=localhost/base",
+            "VARIANT=cpu",
+            "--build-arg",
+            "CPU_BASE=localhost/base",
+            "--build-arg",
+            "CUDA_BASE=localhost/base",
             "--tag",
             "localhost/finery",
         ]
