@@ -47,6 +47,8 @@ class ModelProcesses:
         self._living: set[ModelProcess] = set()
         self._failed: dict[str, tuple[float, str]] = {}
         self._asking: Counter[str] = Counter()
+        self.most: dict[str, int | None] = {}
+        """Project -> how many processes it may have at once, as it was when it last asked; None for no limit."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -135,6 +137,7 @@ class ModelProcesses:
                 raise _unavailable("The server stops.")
             if self._settings.serve_models == 0:
                 raise Problem(403, "This server serves no models (FINERY_SERVE_MODELS=0).", "not_served")
+            self._hold_project(model)
             self._make_room(model)
             executor = self._executor or self._begin()
             process = self._processes[model.id] = ModelProcess(
@@ -147,6 +150,23 @@ class ModelProcesses:
         """End a process, with the lock held; the next question starts another."""
         process.stop(why)
         self._processes.pop(process.model.id, None)
+
+    def _hold_project(self, model: PublishedModel) -> None:
+        """Keep a project within its limit: the one of its processes that was idle for longest ends. Raises Problem."""
+        most = self.most.get(model.project)
+        mine = [each for each in self._processes.values() if each.model.project == model.project]
+        if most is None or len(mine) < most:
+            return
+        idle = [each for each in mine if each.ready.done() and not each.open_questions]
+        if most == 0 or not idle:
+            raise Problem(
+                429,
+                f"Project '{model.project}' may have {most} processes at once (max_running), for models that are asked "
+                "as for jobs; wait until one is idle, or ask an admin for more.",
+                "quota_exceeded",
+                headers={"Retry-After": "5"},
+            )
+        self._stop(min(idle, key=lambda each: each.used), f"'{model.name}' takes its place; ask again")
 
     def _make_room(self, model: PublishedModel) -> None:
         """End the process that was idle for longest, where there are as many as there may be. Raises Problem."""
