@@ -16,7 +16,9 @@ import pytest
 from tests.covering import LONG
 
 gc.disable()  # until all tests are collected: what is imported stays
-hypothesis.settings.register_profile("any-machine", deadline=None)  # how long an example takes is the machine's matter
+# How long an example takes is the machine's matter; a usual run has time for fewer, and the long tests take 100.
+hypothesis.settings.register_profile("any-machine", deadline=None, max_examples=30)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("any-machine")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -37,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tell modules, which are imported later, whether the long tests run."""
     if "not long" not in config.option.markexpr:
         os.environ[LONG] = "yes"
+        hypothesis.settings.load_profile("long")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest alone: at the end one worker would wait for the other."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 
 def pytest_collection_finish() -> None:

@@ -421,6 +421,7 @@ exec {call} "$@"
 planned, and the same words are not given twice."""
 
 
+@pytest.mark.early
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)], ids=["short", "long"])
 def test_the_commands_that_pages_show_run_in_their_order(short, tmp_path):
     """A block that is not run says why: `<!-- not run: needs Docker -->`."""

@@ -42,9 +42,9 @@ class PythonDocs:
         from datasets import Dataset
 
         check_split(split, self.splits(), self.describe())
-        if not self._rows(split):
-            raise DataError(f"{self.describe()} is empty: this Python comes without its documentation")
         table, features = _table(self.name, split)
+        if not len(table):
+            raise DataError(f"{self.describe()} is empty: this Python comes without its documentation")
         return Dataset(table, info=features)
 
     def content_hash(self, split: str) -> str:
@@ -56,12 +56,14 @@ class PythonDocs:
         """What this is."""
         return f"data set '{NAMES[0]}/{self.name}'"
 
-    def _rows(self, split: str) -> list[Any]:
-        check_split(split, self.splits(), self.describe())
-        stored = cast(Literal["train", "validation"], split)
-        if self.name in python_docs.ROWS:
-            return list(python_docs.ROWS[self.name](stored))
-        return list(python_docs.labelled_rows(stored) if self.name == "labelled" else python_docs.text_rows(stored))
+
+@cache
+def _rows(name: str, split: str) -> list[Any]:
+    """The rows of a configuration, made once in a process; nobody changes them."""
+    stored = cast(Literal["train", "validation"], split)
+    if name in python_docs.ROWS:
+        return list(python_docs.ROWS[name](stored))
+    return list(python_docs.labelled_rows(stored) if name == "labelled" else python_docs.text_rows(stored))
 
 
 @cache
@@ -70,7 +72,7 @@ def _table(name: str, split: str) -> tuple[Any, Any]:
     import pyarrow as pa
     from datasets import ClassLabel, DatasetInfo, Features, Value
 
-    rows = PythonDocs(name)._rows(split)
+    rows = _rows(name, split)
     if name in python_docs.ROWS:
         return pa.Table.from_pylist(rows), None
     features = Features({"text": Value("string"), "source": Value("string")})
@@ -82,7 +84,7 @@ def _table(name: str, split: str) -> tuple[Any, Any]:
 
 @cache
 def _content_hash(name: str, split: str) -> str:
-    rows = PythonDocs(name)._rows(split)
+    rows = _rows(name, split)
     return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
 

@@ -263,10 +263,14 @@ def required() -> tuple[str, ...]:
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    versions = {package: _version(package) for package in packages}
+    return {package: found for package, found in versions.items() if found is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """The version that is installed; asked once in a process: each asking reads and parses a file."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

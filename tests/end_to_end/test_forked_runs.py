@@ -61,6 +61,7 @@ print(json.dumps({"seen": seen, "tasks": tasks, "cuda": torch.cuda.is_initialize
 """
 
 
+@pytest.mark.long  # three interpreters; test_workers forks runs that train nothing, and looks at the same server
 @pytest.mark.skipif(sys.platform != "linux", reason="runs are forked on Linux only")
 def test_a_forked_run_learns_what_a_run_of_its_own_process_learns(tmp_path: Path) -> None:
     words = ("river", "harbour", "letter", "winter", "garden", "station")

@@ -115,12 +115,21 @@ class TokenTask(Task):
         """The tags of every row, in words."""
         declared = getattr(getattr(data.features[self.label], "feature", None), "names", None)
         names: list[list[str]] = []
+        name_of: dict[tuple[type, str | int], str] = {}  # few tags, many words; 1 and True are different tags
         for number, cell in zip(index, cells, strict=True):
             if not isinstance(cell, list):
                 self._refuse(
                     described, number, f"holds {str(cell)[:40]!r} in the column '{self.label}', must be a list of tags"
                 )
-            names.append([self._name(tag, declared or self.labels, number, described) for tag in cell])
+            names.append([])
+            for tag in cell:
+                key = (type(tag), tag) if isinstance(tag, str | int) else None
+                name = name_of.get(key) if key else None
+                if name is None:
+                    name = self._name(tag, declared or self.labels, number, described)
+                    if key:
+                        name_of[key] = name
+                names[-1].append(name)
         return names
 
     def _name(self, tag: object, declared: Sequence[str] | None, number: int, described: str) -> str:

@@ -108,6 +108,7 @@ def check(tests: Path, folder: Path, cases: list[str], at_least: int, *options: 
     assert {case: passed[f"{case}Test"] for case in cases if passed[f"{case}Test"] < at_least} == {}
 
 
+@pytest.mark.long
 def test_both_stacks_pass_transformers_own_tests(transformers_tests: Path, tmp_path: Path) -> None:
     """The bare model and one head; every family and head, half precision and old names of arguments in the long tests."""
     cases = ["QuickEncoderDecoder"]

@@ -111,15 +111,17 @@ def ask(key, function):
 if sys.argv[1:]:
     if sys.argv[1] == "stream":
         from pipelines.data.text_reader import open_texts
-        source = sources.find(sys.argv[2])
-        reader = open_texts(source, "train", "text", streaming=True)
-        first, places = [], [reader.position()]
-        for text in reader:
-            first.append(text)
-            places.append(json.loads(json.dumps(reader.position())))
-        answers["texts"] = first
-        answers["rest"] = [list(open_texts(source, "train", "text", None, place, True)) for place in places]
-        ask("column", lambda: open_texts(source, "train", "body", streaming=True))
+        for name in sys.argv[2:]:
+            source, about = sources.find(name), {}
+            reader = open_texts(source, "train", "text", streaming=True)
+            first, places = [], [reader.position()]
+            for text in reader:
+                first.append(text)
+                places.append(json.loads(json.dumps(reader.position())))
+            about["texts"] = first
+            about["rest"] = [list(open_texts(source, "train", "text", None, place, True)) for place in places]
+            ask("column", lambda: open_texts(source, "train", "body", streaming=True))
+            answers[name] = about | {"column": answers.pop("column")}
         print(json.dumps(answers))
         sys.exit()
     for name in sys.argv[1:]:
@@ -185,8 +187,9 @@ def test_a_data_set_is_streamed_and_entered_again(server: str, tmp_path: Path, r
         "train-00001-of-00002.parquet": parquet([{"text": text} for text in texts[4:]]),
     }
     Hub.sets["owner/lines"] = {"train.jsonl": b"\n".join(lines[:4]), "train-2.jsonl": b"\n".join(lines[4:])}
-    for name in ("owner/parquet", "owner/lines"):
-        found = ask(server, tmp_path, repository, offline=False, names=["stream", name])
+    names = ("owner/parquet", "owner/lines")
+    answers = ask(server, tmp_path, repository, offline=False, names=["stream", *names])
+    for found in (answers[name] for name in names):
         assert sorted(found["texts"]) == texts
         assert found["rest"] == [found["texts"][at:] for at in range(8)]
         assert "has no column 'body'. Columns found: text" in found["column"]

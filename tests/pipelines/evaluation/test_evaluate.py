@@ -58,10 +58,10 @@ INLINE = "task: {kind: classification, columns: [text], label: label, train: tra
 
 def test_scores_equal_the_references_on_glue(data, context, classifier):
     made = recipe(
-        "stage: supervised, id: para, task: glue/mrpc, max_length: 32",
-        "stage: supervised, id: grammar, task: glue/cola, from: model",
-        "stage: supervised, id: likeness, task: glue/stsb, from: model",
-        "stage: supervised, id: nli, task: glue/mnli, from: model",
+        "stage: supervised, id: para, task: glue/mrpc, max_length: 32, max_train_samples: 500",
+        "stage: supervised, id: grammar, task: glue/cola, from: model, max_train_samples: 500",
+        "stage: supervised, id: likeness, task: glue/stsb, from: model, max_train_samples: 500",
+        "stage: supervised, id: nli, task: glue/mnli, from: model, max_train_samples: 500",
         "stage: evaluate, max_eval_samples: 120, baselines: [majority, naive_bayes]",
     )
     models = {"para": classifier(), "grammar": classifier(), "likeness": classifier(1), "nli": classifier(3)}

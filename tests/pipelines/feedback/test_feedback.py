@@ -141,7 +141,7 @@ def test_a_judge_is_held_against_people(tmp_path: Path, store: StageStore) -> No
     assert metrics["human_agreement_low"] < 0.75 < metrics["human_agreement_high"]
 
 
-@pytest.mark.parametrize("at", [1, 5])
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.long), 5])
 def test_a_stop_in_the_middle_changes_nothing(
     at: int, tmp_path: Path, store: StageStore, parts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_processes_that_share_gradients_wait_for_the_output_matrix(tmp_path):
     done = subprocess.run([sys.executable, "-c", SHARED, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "equal", done.stderr

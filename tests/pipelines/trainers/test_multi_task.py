@@ -121,7 +121,11 @@ def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(
             + ", eval_strategy: epoch}",
             9,
         ),
-        ("gradient_surgery: pcgrad\n    gradient_conflicts: 2\n    tuner: lora\n    " + ARGUMENTS + "}", 4),
+        pytest.param(
+            "gradient_surgery: pcgrad\n    gradient_conflicts: 2\n    tuner: lora\n    " + ARGUMENTS + "}",
+            4,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["uncertainty", "surgery"],
 )

@@ -164,7 +164,10 @@ def test_every_family_leaves_a_plain_language_model(
 
 @pytest.mark.parametrize(
     ("stop_at", "arguments"),
-    [(1, {}), (4, {"kl_target": 0.5, "kl_horizon": 50, "reward_normalization": "running", "target_kl": 0.002})],
+    [
+        pytest.param(1, {}, marks=pytest.mark.long),
+        (4, {"kl_target": 0.5, "kl_horizon": 50, "reward_normalization": "running", "target_kl": 0.002}),
+    ],
     ids=["plain", "with states"],
 )
 def test_a_stop_resumes_to_the_bit(

@@ -201,6 +201,7 @@ def test_one_map_is_spoken_of_in_the_singular():
     assert line_of(section) == "cross    1 layer x 1 head, 1 x 2 tokens; most focused: layer 4 head 2 (0.25 bits)"
 
 
+@pytest.mark.long  # two interpreters; the next rooms hold the verb and the command apart
 def test_the_whole_way_from_the_command_to_the_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["attention", str(writers.folder("bert")), writers.TEXT, "--out", "seen", "--json"]) == 0

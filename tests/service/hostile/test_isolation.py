@@ -200,6 +200,14 @@ class Home:
         )
 
 
+ONE_MODE = pytest.mark.parametrize(
+    "mode",
+    [mode if at == 0 else pytest.param(mode, marks=pytest.mark.long) for at, mode in enumerate(MODES)],
+    indirect=True,
+)
+"""For what takes seconds: the strongest in a usual run, the others with the long tests."""
+
+
 @pytest.fixture(params=list(MODES))
 def mode(request):
     isolation = MODES[request.param]()
@@ -545,6 +553,7 @@ class Hub(Quiet):
             self.wfile.write(content)
 
 
+@ONE_MODE
 def test_what_a_run_of_two_ranks_needs_works(isolated, home):
     """Its folders, ranks that meet on the loopback, workers, and the Hub through the egress proxy, which
     `private_endpoints` lets reach a stand-in on this machine, as it would an operator's mirror."""

@@ -145,7 +145,7 @@ def context_of(made: Job, **changes: Any) -> Any:
     return made.context(open_tokenizer=lambda stage_id=None: open_tokenizer(str(trained)), **changes)
 
 
-@pytest.mark.parametrize("kind", ["bert", "finery"])
+@pytest.mark.parametrize("kind", [pytest.param("bert", marks=pytest.mark.long), "finery"])
 def test_what_is_published_of_a_planted_checkpoint_is_clean_and_nothing_of_it_ran(
     trained, planted, marker, tmp_path, kind
 ):

@@ -169,7 +169,7 @@ def test_the_peak_is_that_of_counted_allocations(design, lora, mixed, shape):
     assert predicted.peak == pytest.approx(measured, rel=0.15)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_peak_of_many_logits_is_that_of_counted_allocations(mixed):
     words = {"family": "decoder", "norm_position": "pre", "vocab_size": 60_000}
     head = PLAIN_HEADS["decoder"]
