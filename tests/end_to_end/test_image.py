@@ -208,15 +208,13 @@ def ready(build, name, seconds=180):
     raise AssertionError((build.folder / f"{name}.log").read_text()[-3000:])
 
 
-def test_each_service_of_compose_runs_by_turns_and_writes_only_where_it_may(container):
-    """With PostgreSQL where one answers: the service alone, then with a Ray cluster of a head and a worker."""
+def test_the_service_of_compose_runs_on_postgresql_and_writes_only_where_it_may(container):
+    """By its own entry point, command and environment, as the image's user."""
     if reason := missing():
         pytest.skip(reason)
     build, _ = container
     (build.folder / "compose").mkdir(exist_ok=True)
     os.chown(build.folder / "compose", 10001, 10001)
-    token = {"RAY_AUTH_TOKEN": "0" * 64}
-    local = {"FINERY_RAY_ADDRESS": "127.0.0.1:6379"}
     offered = services()
     with fresh_postgresql() as url:
         shared = {"FINERY_DATABASE_URL": url, "FINERY_LOG_LEVEL": "warning", "FINERY_WARM": "0"}
@@ -224,28 +222,9 @@ def test_each_service_of_compose_runs_by_turns_and_writes_only_where_it_may(cont
             assert ready(build, "finery") == 200
             script = (
                 "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /home/finery -o -path "
-                "/data -o -path /cache -o -path /work -o -path /run -o -path /etc \\) -prune -o -type f -mmin -3 -print"
+                "/data -o -path /cache -o -path /work -o -path /run -o -path /etc \\) -prune -o -type f -mmin -3 -print 2> /dev/null || true"
             )
             assert inside(build, own, script) == "", "it writes where a read-only root would refuse it"
-        with (
-            running(build, "head", offered["ray-head"], **token, **local),
-            running(build, "worker", offered["ray-worker"], **token, **local),
-            running(build, "finery-ray", offered["finery-ray"], **shared, **token, **local) as own,
-        ):
-            assert ready(build, "finery-ray") == 200
-            admin = (build.folder / "compose" / "admin.token").read_text().strip()
-            request = urllib.request.Request(
-                "http://127.0.0.1:8080/api/v1/hosts", headers={"Authorization": f"Bearer {admin}"}
-            )
-            limit = time.monotonic() + 90
-            hosts = []
-            while time.monotonic() < limit and not any(
-                each["executor"] == "ray" and each["state"] == "up" for each in hosts
-            ):
-                time.sleep(2)
-                with urllib.request.urlopen(request, timeout=10) as answer:
-                    hosts = json.load(answer)
-            assert [each["executor"] for each in hosts if each["state"] == "up"].count("ray") >= 1
 
 
 @pytest.mark.parametrize("word", ["worker", "head"])
