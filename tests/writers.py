@@ -68,10 +68,22 @@ def model(kind: str, seed: int = 0, **overrides: Any) -> Any:
     return made.eval()
 
 
+def saying(word: str) -> Any:
+    """A decoder that writes one word again and again: its last norm gives that word's own vector, whatever it read."""
+    import torch
+
+    made = model("gpt2")
+    with torch.no_grad():
+        made.transformer.ln_f.weight.zero_()
+        made.transformer.ln_f.bias.copy_(made.lm_head.weight[tokenizer().convert_tokens_to_ids(word)])
+    return made
+
+
 @cache
 def folder(kind: str) -> Path:
-    """The checkpoint, saved once a process."""
-    return saved(model(kind), Path(_PLACE.name) / kind)
+    """The checkpoint, saved once a process; `saying good` is the decoder that says so."""
+    made = saying(kind.removeprefix("saying ")) if kind.startswith("saying ") else model(kind)
+    return saved(made, Path(_PLACE.name) / kind.replace(" ", "-"))
 
 
 def saved(made: Any, place: Path) -> Path:

@@ -256,6 +256,7 @@ REWARDS = Registry(
         "classifier": "pipelines.rewards.classifier:Classifier",
         "model": "pipelines.rewards.model:RewardModel",
         "judge": "pipelines.rewards.judge:JudgeReward",
+        "grader": "pipelines.rewards.grader:GraderReward",
         "weighted": "pipelines.rewards.weighted:Weighted",
     },
 )

@@ -8,8 +8,9 @@ and counted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -40,15 +41,31 @@ SPARE = 16
 
 
 class PromptText(str):
-    """A prompt as people read it, that knows its messages: another tokenizer may have another chat template."""
+    """A prompt as people read it, that knows its messages, because another tokenizer may have another chat template, and
+    its row, which graders read."""
 
     messages: tuple[Mapping[str, Any], ...]
     """What was said before the answer, each with `role` and `content`; empty for a plain text."""
+    number: int | None
+    """Of its row in the file, from 0."""
+    _row: Callable[[], Mapping[str, Any]]
 
-    def __new__(cls, text: str, messages: Sequence[Mapping[str, object]] = ()) -> PromptText:
+    def __new__(
+        cls,
+        text: str,
+        messages: Sequence[Mapping[str, object]] = (),
+        number: int | None = None,
+        row: Callable[[], Mapping[str, Any]] = dict,
+    ) -> PromptText:
         made = super().__new__(cls, text)
         made.messages = tuple(messages)
+        made.number, made._row = number, row
         return made
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The whole row that it stands in, every column; read when it is asked for."""
+        return self._row()
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ class Prompts(Block):
 
     def plain_texts(self) -> list[str]:
         """The whole texts, uncut, for a tokenizer to learn from. Raises DataError."""
-        column, rows, described = self._rows()
+        column, rows, described, _ = self._rows()
         return [_words(cell, described, number, column, system) for number, cell, system in rows if not _empty(cell)]
 
     def read(self, tokenizer: PreTrainedTokenizerBase, encoder_decoder: bool = False) -> PromptRows:
@@ -108,16 +125,18 @@ class Prompts(Block):
 
         A template that is asked for, or that messages need, becomes the tokenizer's own.
         """
-        column, rows, described = self._rows()
+        column, rows, described, data = self._rows()
         if self.chat_template is not None:
             chat_templates.adopt(tokenizer, self.chat_template)
         plain = column in (self.text, "text")
         index: list[int] = []
         dialogues: list[Dialogue | None] = []
         texts: list[str] = []
-        for number, cell, system in rows:
+        sources: list[Callable[[], Mapping[str, Any]]] = []
+        for place, (number, cell, system) in enumerate(rows):
             if _empty(cell):
                 continue
+            sources.append(partial(data.__getitem__, place))
             dialogue = None if plain and isinstance(cell, str) else _dialogue(cell, described, number, column, system)
             if dialogue is not None and dialogue.templated and not tokenizer.chat_template:
                 chat_templates.adopt(tokenizer, None)
@@ -128,7 +147,7 @@ class Prompts(Block):
             texts.append(cell if dialogue is None else prompt_of(tokenizer, dialogue))
         if not texts:
             raise DataError(f"{described} has no prompt in the column '{column}': all its cells are empty")
-        return self._encoded(tokenizer, index, dialogues, texts, encoder_decoder, described)
+        return self._encoded(tokenizer, index, dialogues, texts, sources, encoder_decoder, described)
 
     def _encoded(
         self,
@@ -136,6 +155,7 @@ class Prompts(Block):
         index: list[int],
         dialogues: list[Dialogue | None],
         texts: list[str],
+        sources: list[Callable[[], Mapping[str, Any]]],
         encoder_decoder: bool,
         described: str,
     ) -> PromptRows:
@@ -151,12 +171,13 @@ class Prompts(Block):
             dialogue = dialogues[place]
             if dialogue is None and tokens:
                 truncated += cut
-                prompt = PromptText(texts[place][:end])
+                prompt = PromptText(texts[place][:end], (), index[place], sources[place])
             elif dialogue is None or cut:
                 left_out.append(index[place])
                 continue
             else:
-                prompt = PromptText(dialogue.prompt, dialogue.messages[:-1] if dialogue.templated else ())
+                messages = dialogue.messages[:-1] if dialogue.templated else ()
+                prompt = PromptText(dialogue.prompt, messages, index[place], sources[place])
             ids.append(tokens)
             shown.append(prompt)
             row_numbers.append(index[place])
@@ -170,9 +191,9 @@ class Prompts(Block):
     def _source(self) -> DataSource:
         return find(self.path, self.name)
 
-    def _rows(self) -> tuple[str, list[tuple[int, Any, Any]], str]:
+    def _rows(self) -> tuple[str, list[tuple[int, Any, Any]], str, Dataset]:
         """(the column that is read, (row number, cell, system prompt) of each row, what the data is called in
-        messages)."""
+        messages, the rows themselves)."""
         source = self._source()
         described = f"{source.describe()}, split '{self.split}',"
         data: Dataset = source.load(self.split)
@@ -185,7 +206,7 @@ class Prompts(Block):
         if wanted < count:
             data = data.select(index)
         systems = data["system"][:] if self.text is None and "system" in columns else [None] * wanted
-        return column, list(zip(index, data[column][:], systems, strict=True)), described
+        return column, list(zip(index, data[column][:], systems, strict=True)), described, data
 
 
 def _tokens(

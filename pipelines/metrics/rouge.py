@@ -7,18 +7,15 @@ lower case, and words of the letters a to z and digits; no stemming.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from pipelines.core.text_similarity import shared_order, shared_runs, words
 from pipelines.metrics.base import Column, CountedMetric, paired_texts
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-WORDS = re.compile(r"[a-z0-9]+")
 
 
 class Rouge(CountedMetric):
@@ -72,43 +69,3 @@ class Rougel(Rouge):
 
     def of_pair(self, text: Sequence[str], reference: Sequence[str]) -> float:
         return shared_order(text, reference)
-
-
-def words(text: str) -> list[str]:
-    """The words of a text."""
-    return WORDS.findall(text.lower())
-
-
-def shared_runs(one: Sequence[str], other: Sequence[str], length: int) -> float:
-    """F1 of the runs of `length` words; each counts as often as both texts have it."""
-    first, second = (
-        Counter(tuple(text[at : at + length]) for at in range(len(text) - length + 1)) for text in (one, other)
-    )
-    return f1((first & second).total(), first.total(), second.total())
-
-
-def shared_order(one: Sequence[str], other: Sequence[str]) -> float:
-    """F1 of the longest common subsequence."""
-    return f1(longest_common(one, other), len(one), len(other))
-
-
-def longest_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Words of the longest sequence that both texts contain in order, gaps allowed.
-
-    One bit for each word of `one`, one addition for each word of `other` (Hyyrö 2004, "Bit-Parallel LCS-length
-    Computation Revisited", section 3).
-    """
-    places: dict[str, int] = {}
-    for at, word in enumerate(one):
-        places[word] = places.get(word, 0) | 1 << at
-    every = (1 << len(one)) - 1
-    left = every
-    for word in other:
-        matched = left & places.get(word, 0)
-        left = ((left + matched) | (left - matched)) & every
-    return len(one) - left.bit_count()
-
-
-def f1(shared: int, one: int, other: int) -> float:
-    """The harmonic mean of shared / one and shared / other; 0 where nothing is shared."""
-    return 2 * shared / (one + other) if shared else 0.0

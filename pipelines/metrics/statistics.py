@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipelines.core.interfaces import Score
+from pipelines.core.paired_tests import ROUNDS, TOLERANCE, holm, p_values
 from pipelines.metrics.base import Column, counted_metric
 
 RESAMPLES = 1000
@@ -132,24 +133,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     return McNemar(only_first, only_second, exact, mid)
 
 
-def p_values(only_first: int, only_second: int) -> tuple[float, float]:
-    """(exact, mid) two-sided p-values of such a split; both are 1 where the models never differ."""
-    from scipy.stats import binom
-
-    disputed = only_first + only_second
-    if disputed == 0:
-        return 1.0, 1.0
-    fewer = min(only_first, only_second)
-    tail, point = float(binom.cdf(fewer, disputed, 0.5)), float(binom.pmf(fewer, disputed, 0.5))
-    exact = min(1.0, 2 * tail)
-    return exact, min(1.0, 2 * tail - point)
-
-
-ROUNDS = 1999
-"""Tosses: with the observed one 2,000, so the smallest p-value is 0.0005."""
 Scores = Mapping[str, float]
-TOLERANCE = 1e-12
-"""Of two differences that are equal but for the last bits."""
 
 
 def randomisation(
@@ -205,20 +189,6 @@ def corrected(p_values: Sequence[float], how: Correction) -> list[float]:
         "none": list,
     }
     return methods[how](p_values)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The smallest p-value times m, the next times m - 1, …; none smaller than the one before it, none above 1.
-
-    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6: keeps
-    the chance of even one false claim among all at the level.
-    """
-    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, at in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
-        adjusted[at] = largest
-    return adjusted
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:

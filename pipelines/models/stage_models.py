@@ -82,7 +82,8 @@ class StageModels:
         if self.world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
             model.save_pretrained(str(folder))
-        self.barrier()
+        if not self.world.is_sharded:  # then the others may not be here: `open_once`
+            self.barrier()
         model.name_or_path = str(folder)
 
 

@@ -172,7 +172,7 @@ class ServedModel:
         self._channel.close()
 
     def _embed(self, number: int, question: Mapping[str, Any]) -> None:
-        from pipelines.serving.embeddings import embed
+        from pipelines.models.embeddings import embed
 
         vectors, tokens = embed(self.model, self.tokenizer, question["inputs"])
         self._channel.send({"id": number, "end": {"vectors": vectors.tolist(), "prompt_tokens": tokens}})
@@ -197,7 +197,8 @@ class ServedModel:
             logit_bias={int(key): value for key, value in question["choice"].get("logit_bias", {}).items()},
         )
         copies = int(question.get("n", 1))
-        limits = [self._limit(ids, choice.max_tokens) for ids in prompts]
+        fit = bool(question.get("fit"))
+        limits = [self._limit(ids, choice.max_tokens, fit) for ids in prompts]
         asked = Asked(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
@@ -217,8 +218,9 @@ class ServedModel:
             each.cancelled = gone
             self._engine.submit(each)
 
-    def _limit(self, ids: list[int], wanted: int | None) -> int:
-        """Tokens that may be written behind a prompt. Raises CommandError where it is too long."""
+    def _limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
+        """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
+        CommandError where it is too long."""
         rows = self.model.get_input_embeddings().weight.shape[0]
         if not ids:
             raise CommandError("a prompt comes to no token; give a text with words")
@@ -227,6 +229,7 @@ class ServedModel:
         if self.context is None:
             return wanted or UNBOUNDED
         room = self.context - (1 if self._apart else len(ids))
+        wanted = min(wanted, max(1, room)) if fit and wanted is not None else wanted
         if room < 1 or len(ids) > self.context or (wanted is not None and wanted > room):
             asked = f"{len(ids)} in the messages or the prompt" + (f", {wanted} in the answer" if wanted else "")
             raise ContextTooLong(

@@ -15,13 +15,13 @@ from typing import Any, Literal
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject
 from pipelines.core.load import load as load_recipe
+from pipelines.core.paired_tests import ROUNDS
 from pipelines.core.registry import nearest
 from pipelines.core.scores import smaller_is_better
 from pipelines.evaluation.resampling import Estimate, paired_difference
 from pipelines.metrics import statistics
 from pipelines.metrics.statistics import (
     CORRECTIONS,
-    ROUNDS,
     SIGNIFICANCE_LEVEL,
     Correction,
     McNemar,

@@ -189,6 +189,31 @@ def compute_once(
     if any(row.ndim != 1 for row in ids):
         return None
     starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])])
+    file = _computed(context, layers, collate, sets, ids, starts) if context.world.is_main else None
+    file = context.gather(file)[0]  # the other processes may have no weights yet to decide by
+    if file is None:
+        return None
+    features = np.load(file, mmap_mode="r")
+    parts, begin = [], 0
+    for each in read:
+        count = 0 if each is None else len(each)
+        own = starts[begin : begin + count + 1]
+        parts.append(None if each is None else WithFeatures(each, features, own))
+        begin += count
+    return FrozenFeatures(layers, collate, loss), parts
+
+
+def _computed(
+    context: Context,
+    layers: FrozenLayers,
+    collate: Collate,
+    sets: Sequence[Examples],
+    ids: Sequence[np.ndarray],
+    starts: np.ndarray,
+) -> Path | None:
+    """The file with the features of all examples; None where the model's layers need more than states, or the disk has
+    no room."""
+    model, rows = layers.model, len(ids)
     training = model.training
     model.eval()
     device = next(model.parameters()).device
@@ -198,31 +223,22 @@ def compute_once(
         inputs = collate([dict(_example(sets, at)) for at in positions])
         return {name: value.to(device) for name, value in inputs.items() if name not in ("labels", "draw")}
 
-    with torch.inference_mode(), rounded:
-        first = list(range(min(AT_ONCE // 8, rows)))
-        if not _agrees(layers, batch_of(first)):
-            model.train(training)
-            return None
-        dim = layers.states(batch_of(first[:1])).shape[-1]
-        context.cache.mkdir(parents=True, exist_ok=True)
-        size = int(starts[-1]) * dim * 4
-        if size > min(MOST_BYTES, shutil.disk_usage(context.cache).free // 2):
-            model.train(training)
-            return None
-        file = context.cache / f"features-{_fingerprint(context, layers, sets, ids)}.npy"
-        if context.world.is_main and not file.is_file():
-            context.events.emit("progress", what="computing what frozen layers make of the text")
-            _write(file, layers, batch_of, starts, dim)
-        context.barrier()
-    model.train(training)
-    features = np.load(file, mmap_mode="r")
-    parts, begin = [], 0
-    for each in read:
-        count = 0 if each is None else len(each)
-        own = starts[begin : begin + count + 1]
-        parts.append(None if each is None else WithFeatures(each, features, own))
-        begin += count
-    return FrozenFeatures(layers, collate, loss), parts
+    try:
+        with torch.inference_mode(), rounded:
+            if not _agrees(layers, batch_of(list(range(min(AT_ONCE // 8, rows))))):
+                return None
+            dim = layers.states(batch_of([0])).shape[-1]
+            context.cache.mkdir(parents=True, exist_ok=True)
+            size = int(starts[-1]) * dim * 4
+            if size > min(MOST_BYTES, shutil.disk_usage(context.cache).free // 2):
+                return None
+            file = context.cache / f"features-{_fingerprint(context, layers, sets, ids)}.npy"
+            if not file.is_file():
+                context.events.emit("progress", what="computing what frozen layers make of the text")
+                _write(file, layers, batch_of, starts, dim)
+            return file
+    finally:
+        model.train(training)
 
 
 def _example(sets: Sequence[Examples], position: int) -> dict[str, Any]:

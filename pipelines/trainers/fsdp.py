@@ -34,6 +34,7 @@ from transformers import PreTrainedModel
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.interfaces import World
 from pipelines.models import first_token, log_probabilities
+from pipelines.models.open_once import is_opened_once
 
 OPTIMIZER = "optimizer.safetensors"
 """The optimizer's state in a checkpoint that sharded processes wrote; one process writes `optimizer.pt`."""
@@ -47,23 +48,38 @@ def shard(model: nn.Module, device: torch.device, processes: int) -> None:
     """Divide the weights of `model`, in place, among the processes; `device` is where they compute.
 
     Each layer of a stack is a group of its own, and so is what remains. A model of several parts that are asked one by
-    one names them by `parts_asked_alone()`. Raises IncompatibleError for a weight that cannot be divided.
+    one names them by `parts_asked_alone()`. Weights that only the first process has are handed out, one at a time.
+    Raises IncompatibleError for a weight that cannot be divided.
     """
     for name, weight in model.named_parameters():
         if weight.ndim == 0 or not (weight.is_floating_point() or weight.is_complex()):
             kind = "a single number" if weight.ndim == 0 else f"packed as {weight.dtype}"
             raise IncompatibleError(f"the weight {name} is {kind}, which fsdp2 cannot divide; use the profile ddp")
     mesh = init_device_mesh(device.type, (processes,))
+    once = is_opened_once(model)
+    full = dict(model.named_parameters()) if once and torch.distributed.get_rank() == 0 else {}
     for part in model.parts_asked_alone() if hasattr(model, "parts_asked_alone") else [model]:
-        try_heads(part)
+        try_heads(part, once)
         for layer in layers_of(part):
             fully_shard(layer, mesh=mesh)
         fully_shard(part, mesh=mesh)
         if hasattr(part, "generate"):  # PEFT's asks the model inside, not itself
             register_fsdp_forward_method(part, "generate")
+    if once:
+        _hand_out(model, full)
     for each in (model, *model.modules()):
         if each is model or isinstance(each, PreTrainedModel):  # generation goes on until every process is done
             each._is_fsdp_managed_module = True
+
+
+@torch.no_grad()
+def _hand_out(model: nn.Module, full: dict[str, nn.Parameter]) -> None:
+    """Every process's part of the weights, and the buffers, from the first one, which gives each up behind it."""
+    world = World(rank=torch.distributed.get_rank())
+    for name, weight in model.named_parameters():
+        _take(weight, full.pop(name, None), world)
+    for buffer in model.buffers():
+        torch.distributed.broadcast(buffer, src=0)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -109,28 +125,44 @@ def _is_stack(modules: nn.ModuleList) -> bool:
     )
 
 
-def try_heads(model: nn.Module) -> None:
+FOUND = ("finery_output_is_last", "finery_narrowing_is_exact", "finery_reads_first_token")
+"""What a model remembers of `try_heads`."""
+
+
+def try_heads(model: nn.Module, once: bool = False) -> None:
     """Find out now what a first batch would: whether heads look at one place at a time, or at the first token alone.
 
-    That is tried on the model without its wrappers, which sharded weights do not answer.
+    That is tried on the model without its wrappers, which sharded weights do not answer. With `once` the first process
+    tries, which alone has the weights, and tells the others. Called on every process then.
     """
     modules = {module: None for whole in (model, *getattr(model, "sharing", ())) for module in whole.modules()}
-    for bare in [each for each in modules if isinstance(each, PreTrainedModel) and each.base_model is not each]:
-        try:
-            words = bare.get_input_embeddings().weight
-            ids = (torch.arange(16, device=words.device).reshape(2, 8) * 7 + 3) % len(words)
-        except (AttributeError, NotImplementedError):
-            continue
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if bare.config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = ids.clone()
-        wanted = torch.zeros_like(ids, dtype=torch.bool)
-        wanted[:, 2:5] = True
-        if log_probabilities.output_layer(bare) is not None:
-            log_probabilities.output_is_last(bare, inputs, wanted)
-            log_probabilities.narrowing_is_exact(bare, inputs, wanted)
-        elif (layer := first_token.last_layer(bare)) is not None:
-            first_token.reads_first_token(bare, layer, inputs)
+    bare = [each for each in modules if isinstance(each, PreTrainedModel) and each.base_model is not each]
+    if not once or torch.distributed.get_rank() == 0:
+        for each in bare:
+            _try_head(each)
+    if once:
+        found = [[{name: getattr(each, name) for name in FOUND if hasattr(each, name)} for each in bare]]
+        torch.distributed.broadcast_object_list(found, src=0)
+        for each, values in zip(bare, found[0], strict=True):
+            vars(each).update(values)
+
+
+def _try_head(bare: PreTrainedModel) -> None:
+    try:
+        words = bare.get_input_embeddings().weight
+        ids = (torch.arange(16, device=words.device).reshape(2, 8) * 7 + 3) % len(words)
+    except (AttributeError, NotImplementedError):
+        return
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if bare.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids.clone()
+    wanted = torch.zeros_like(ids, dtype=torch.bool)
+    wanted[:, 2:5] = True
+    if log_probabilities.output_layer(bare) is not None:
+        log_probabilities.output_is_last(bare, inputs, wanted)
+        log_probabilities.narrowing_is_exact(bare, inputs, wanted)
+    elif (layer := first_token.last_layer(bare)) is not None:
+        first_token.reads_first_token(bare, layer, inputs)
 
 
 def elements(model: nn.Module) -> tuple[int, int]:
@@ -221,10 +253,14 @@ def _on_the_first(weight: DTensor, world: World) -> nn.Parameter:
 
 
 @torch.no_grad()
-def _take(weight: DTensor, full: nn.Parameter, world: World) -> None:
+def _take(weight: DTensor, full: nn.Parameter | None, world: World) -> None:
     """This process's part of the first one's `full` into `weight`."""
     device = weight.to_local().device
-    sent = full.detach().to(device) if world.is_main else torch.empty(weight.shape, dtype=weight.dtype, device=device)
+    sent = (
+        full.detach().to(device)
+        if full is not None and world.is_main
+        else torch.empty(weight.shape, dtype=weight.dtype, device=device)
+    )
     torch.distributed.broadcast(sent, src=0)
     weight.to_local().copy_(part_of(sent, weight))
 

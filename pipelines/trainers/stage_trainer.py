@@ -29,6 +29,7 @@ from transformers.trainer_utils import TrainOutput
 from pipelines.core.errors import Diverged, StageError
 from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.models.open_once import is_opened_once
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints, dropout, fsdp
 from pipelines.trainers.checkpoints import State
@@ -236,6 +237,11 @@ class StageTrainer(Base):  # type: ignore[misc]
         """What is to be divided is moved layer by layer, as it is divided."""
         if not self.context.world.is_sharded:
             super()._move_model_to_device(model, device)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """What has no weights of its own takes them from the first process when the model is divided."""
+        if self.context.world.is_main or not is_opened_once(self.model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _prepare_for_training(self, *given: Any, **keywords: Any) -> Any:
         """The model is divided here, once the weights of a checkpoint are in it and before there is an optimizer."""

@@ -6,6 +6,7 @@ The policy is the model that writes, which stages on preferences and rewards rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core import architecture_fields
@@ -16,6 +17,7 @@ from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
 from pipelines.models.heads import WRITERS, read_by, writing_head_of
+from pipelines.models.open_once import open_once
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -224,10 +226,12 @@ def opened(
     `keeps_base`: whether a model that lies in no folder yet is saved for an adapter to name as its base.
     `trained_head`: whether a head that was not trained is refused, with ModelError.
     """
-    words: dict[str, Any] = {"trained_head": True} if trained_head else {}
-    model = context.open_model(
-        head, keep_base=context.folder / "base" if stage.tuner.adapts and keeps_base else None, **words
-    )
+    given: dict[str, Any] = {"trained_head": True} if trained_head else {}
+    given["keep_base"] = context.folder / "base" if stage.tuner.adapts and keeps_base else None
+    read = partial(context.open_model, head, **given)
+    # the numbers of a reference that is asked beforehand come from whole models
+    whole = not context.world.is_sharded or getattr(stage.arguments, "precompute_ref_log_probs", False)
+    model = read() if whole else open_once(context, head, read)
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := misfit(stage.tuner, words, head.kind)) is not None:
         raise IncompatibleError(f"the tuner {stage.tuner.name} {why}")

@@ -18,7 +18,7 @@ from service.api import administration, files, health, jobs, models, predict, pr
 from service.api.context import make_service
 from service.api.limits import BodyLimit
 from service.checking import Checker, checker_of
-from service.openai import inference
+from service.openai import eval_comparison, evals, grading, inference, permissions
 from service.openai import routes as openai_routes
 from service.settings import Settings
 from service.store.store import Store
@@ -36,7 +36,9 @@ Errors are problem+json (RFC 9457); those of a recipe list every mistake with it
 BODY_BYTES = 2 << 20
 """Of requests that carry no file."""
 CHUNKS = re.compile(r"/api/v1/files/[^/]+|/v1/files")
-SPENDS = re.compile(r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/submit")
+SPENDS = re.compile(
+    r"/api/v1/jobs|/api/v1/files(/[^/]+)?|/v1/files|/v1/fine_tuning/jobs|/v1/evals(/[^/]+/runs)?|/submit"
+)
 """What takes room on the disk."""
 ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
@@ -74,9 +76,9 @@ def create_app(
             described.append(json.dumps(app.openapi()).encode())
         return Response(described[0], media_type="application/json")
 
-    for part in (jobs, watching, files, models, predict, administration):
+    for part in (jobs, watching, files, models, predict, administration, eval_comparison):
         app.include_router(part.router, prefix="/api/v1")
-    for part in (openai_routes, inference):
+    for part in (openai_routes, grading, evals, permissions, inference):
         app.include_router(part.router, prefix="/v1")
     mount(app)
     app.add_middleware(administration.Acting)

@@ -199,6 +199,40 @@ def show(
     raise typer.Exit(show_data(DataOptions(str(recipe), tuple(overrides or ()), stage, rows), as_json))
 
 
+import_app = typer.Typer(
+    no_args_is_help=True, help="Bring what was trained elsewhere, as recipes.", rich_markup_mode="rich"
+)
+app.add_typer(import_app, name="import")
+
+
+@import_app.command()
+def openai(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Exported files, and jobs as JSON.", show_default=False),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="NAME", help="What learns in place of OpenAI's models: a Hub name, a folder, scratch/…."
+        ),
+    ],
+    judge: Annotated[
+        str | None, typer.Option("--judge", metavar="NAME", help="What grades in place of OpenAI's models.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where recipes and data are written.")] = Path(
+        "imported"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written, and what not.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite recipes that exist.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn fine-tuning jobs and their files, as OpenAI's API returns them, into recipes."""
+    from service.cli.import_openai import import_openai
+
+    raise typer.Exit(import_openai(folder, model, judge, output, dry_run, force, as_json))
+
+
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a recipe, for editors and forms."""

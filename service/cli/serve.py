@@ -24,6 +24,7 @@ from service.checking import checker_of
 from service.disk import drop_ballast, keep_ballast
 from service.executors.isolation import REMEDY, Isolation
 from service.executors.protocol import ExecutorError
+from service.openai.eval_runner import EvalRunner
 from service.settings import Settings, read_settings
 from service.store.projects import digest, new_token, parts
 from service.store.store import Store, open_store
@@ -183,7 +184,8 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
         raise CommandError(str(error)) from None
     checker = checker_of(settings)
     app = create_app(settings, store, supervisor.wake, checker)
-    app.state.service.stopped = supervisor.stopped
+    runner = EvalRunner(app.state.service)
+    app.state.service.stopped = lambda: [*supervisor.stopped(), *runner.stopped()]
     force = supervisor.executor.isolation
     app.state.service.isolated = force.kept or settings.isolation == "none"
     server = server_of(app, settings, raise_file_limit())
@@ -196,10 +198,12 @@ def _run(settings: Settings, store: Store, listener: socket.socket, as_json: boo
         signal.signal(number, end)
     checker.start()
     supervisor.start()
+    runner.start()
     try:
         _announce(settings, listener, as_json, fresh, force)
         server.run(sockets=[listener])
     finally:
+        runner.stop()
         app.state.service.served.close()
         supervisor.stop()
         checker.close()

@@ -278,6 +278,25 @@ def set_project(
     raise typer.Exit(change(name, counts, weight, max_bytes, server, token_file, as_json))
 
 
+evals_app = typer.Typer(no_args_is_help=True, help="Look at a service's evals.", rich_markup_mode="rich")
+app.add_typer(evals_app, name="evals")
+
+
+@evals_app.command("compare")
+def compare_runs(
+    eval_id: Annotated[str, typer.Argument(metavar="EVAL", help="The eval's id, eval-….", show_default=False)],
+    first: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, evalrun-….", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another run of the same rows.", show_default=False)],
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs of an eval row by row: differences, intervals, corrected p-values."""
+    from service.cli.evals import compare as compare_two
+
+    raise typer.Exit(compare_two(eval_id, first, second, server, token_file, as_json))
+
+
 @app.command()
 def serve(
     host: Annotated[

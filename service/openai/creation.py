@@ -1,31 +1,27 @@
-"""Making a fine-tuning job: the request checked, graders made rewards, the recipe submitted.
+"""Making a fine-tuning job: the request checked, the grader made the reward, the recipe submitted.
 
-The training file's shape is held against the method. Graders that have a counterpart among the rewards are translated,
-the others are refused with the reason:
-
-string_check   the reward `pattern`: `eq`, `ne`, `like` and `ilike` against a fixed text, white space around an answer
-               left aside
-multi          the reward `weighted`: graders added up, each times a number
-
-A reward of Finery sees the prompt and the completion of a row and nothing else of it, so a grader that reads
-`{{item.…}}` has none. `python` would run code on the server. `score_model` and `label_model` put questions of the
-user's own to a model of OpenAI, and `text_similarity` compares with a text of the row.
+The training file's shape is held against the method. The grader of `reinforcement` becomes the reward `grader` of the
+recipe, with the project's models that it asks; what it reads of a row must be there in every row, which is looked at
+before a job is made.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipelines.core.grader_templates import Path as TemplatePath
+from pipelines.core.grader_templates import Unfilled
+from pipelines.core.graders import Grader
 from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.problems import Problem
 from service.jobs.job import Job
+from service.openai.grading import grader_of, plain, with_models
 from service.openai.recipes import (
     METHODS,
     Auto,
@@ -38,139 +34,17 @@ from service.openai.recipes import (
     scratch,
     supervised_recipe,
 )
+from service.openai.training_files import lines
 from service.store.errors import NotFound
 from service.store.files import READY, File
 from service.submission import Wish, submit
+from service.uploads import file_path
 
-OUTPUT = re.compile(r"\s*\{\{\s*sample\.output_text\s*\}\}\s*")
-TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-LONGEST = 200
-"""Characters of a fixed text; a pattern has at most 500, and every letter may need a backslash."""
-MOST_GRADERS = 20
-LONGEST_SUM = 1000
-OFFERED = "string_check with a fixed reference, and multi of such"
-REASONS = {
-    "python": "runs Python code of yours on the server, which no recipe from the network may",
-    "text_similarity": "compares an answer with a text of its row, and rewards see the prompt and the answer alone",
-    "score_model": (
-        "puts your own question to a model of OpenAI; a judge or a reward model stands in a recipe: submit one to "
-        "/api/v1/jobs"
-    ),
-    "label_model": (
-        "puts your own question to a model of OpenAI; a classifier stands in a recipe: submit one to /api/v1/jobs"
-    ),
-}
-
-
-class Unoffered(ValueError):
-    """A grader that is no reward here; the message is one sentence."""
-
-
-def reward_of(grader: object, inside: bool = False) -> dict[str, Any]:
-    """The recipe's `reward` for a grader. Raises Unoffered."""
-    if not isinstance(grader, Mapping):
-        raise Unoffered(f"the grader is {type(grader).__name__}, must be an object with 'type'; offered: {OFFERED}")
-    kind = grader.get("type")
-    if kind == "string_check":
-        return _string_check(grader)
-    if kind == "multi" and not inside:
-        return _multi(grader)
-    if kind == "multi":
-        raise Unoffered("a grader 'multi' stands inside another, must hold plain graders")
-    if kind in REASONS:
-        raise Unoffered(f"the grader '{kind}' {REASONS[kind]}; offered: {OFFERED}")
-    raise Unoffered(f"there is no grader '{str(kind)[:40]}'; offered: {OFFERED}")
-
-
-def _string_check(grader: Mapping[str, object]) -> dict[str, Any]:
-    named = f"the grader '{str(grader.get('name', 'string_check'))[:40]}'"
-    checked, reference, operation = grader.get("input"), grader.get("reference"), grader.get("operation")
-    if not isinstance(checked, str) or not OUTPUT.fullmatch(checked):
-        raise Unoffered(f"{named} checks {str(checked)[:60]!r}, must be '{{{{sample.output_text}}}}', the answer")
-    if not isinstance(reference, str) or not reference.strip() or len(reference) > LONGEST:
-        raise Unoffered(f"{named} needs a 'reference' of 1 to {LONGEST} characters")
-    if TEMPLATE.search(reference):
-        raise Unoffered(
-            f"{named} has a reference that reads the row ({reference[:60]}); rewards see the prompt and the answer "
-            "alone, so give a fixed text"
-        )
-    text = re.escape(reference.strip())
-    patterns = {"eq": rf"\A\s*{text}\s*\Z", "ne": rf"\A(?!\s*{text}\s*\Z)", "like": text, "ilike": text}
-    if operation not in patterns:
-        raise Unoffered(f"{named} has the operation {str(operation)[:40]!r}, must be one of {', '.join(patterns)}")
-    return {
-        "name": "pattern",
-        "pattern": patterns[operation],
-        **({"ignore_case": True} if operation == "ilike" else {}),
-    }
-
-
-def _multi(grader: Mapping[str, object]) -> dict[str, Any]:
-    graders, formula = grader.get("graders"), grader.get("calculate_output")
-    if not isinstance(graders, Mapping) or not 1 <= len(graders) <= MOST_GRADERS:
-        raise Unoffered(f"the grader 'multi' needs 'graders', an object of 1 to {MOST_GRADERS} graders by name")
-    weights = weights_of(formula, [str(name) for name in graders])
-    parts = [{"reward": reward_of(graders[name], inside=True), "weight": weight} for name, weight in weights.items()]
-    return {"name": "weighted", "rewards": parts}
-
-
-def weights_of(formula: object, names: list[str]) -> dict[str, float]:
-    """What each grader is multiplied by in a sum such as `0.5 * a + 2 * b - c`. Raises Unoffered for anything else."""
-    refused = Unoffered(
-        f"calculate_output is {str(formula)[:60]!r}, must add graders up, each times a number: 0.5 * {names[0]} + …"
-    )
-    if not isinstance(formula, str) or len(formula) > LONGEST_SUM:
-        raise refused
-    weights: dict[str, float] = {}
-    try:
-        for name, weight in _terms(ast.parse(formula.strip(), mode="eval").body, 1.0, 0):
-            if name not in names:
-                raise Unoffered(
-                    f"calculate_output names '{name[:40]}', which is none of the graders: {', '.join(names)}"
-                )
-            weights[name] = weights.get(name, 0.0) + weight
-    except Unoffered:
-        raise
-    except (SyntaxError, ValueError, RecursionError, MemoryError, ArithmeticError):
-        raise refused from None
-    if not weights:
-        raise refused
-    return weights
-
-
-def _terms(node: ast.expr, factor: float, depth: int) -> Iterator[tuple[str, float]]:
-    """(grader, what it is multiplied by) of a sum. Raises ValueError for what is none."""
-    if depth > 100 or not abs(factor) <= 1e6:
-        raise ValueError
-    match node:
-        case ast.Name(id=name):
-            yield name, factor
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as sign, right=right):
-            yield from _terms(left, factor, depth + 1)
-            yield from _terms(right, factor if isinstance(sign, ast.Add) else -factor, depth + 1)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            number, other = (left, right) if _number(left) is not None else (right, left)
-            yield from _terms(other, factor * _needed(number), depth + 1)
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            yield from _terms(left, factor / _needed(right), depth + 1)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            yield from _terms(operand, -factor, depth + 1)
-        case _:
-            raise ValueError
-
-
-def _number(node: ast.expr) -> float | None:
-    value = node.value if isinstance(node, ast.Constant) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _needed(node: ast.expr) -> float:
-    number = _number(node)
-    if number is None:
-        raise ValueError
-    return number
-
-
+GRADER = "method.reinforcement.grader"
+LOOKED_AT = 10_000
+"""Rows of a file that are held against what the grader reads."""
+TOLD = 5
+"""Lines that are told where it is not there."""
 PURPOSE = "fine-tune"
 SEEDS = 2**31
 
@@ -279,7 +153,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
         )
     how = METHODS[method]
     shape = how.shape
-    reward = _reward(request) if method == "reinforcement" else None
+    given_grader = _grader(request) if method == "reinforcement" else None
     training = _file(service, caller, request.training_file, "training_file", shape)
     validation = (
         _file(service, caller, request.validation_file, "validation_file", shape) if request.validation_file else None
@@ -293,6 +167,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
             "unsupported_model",
             param="model",
         )
+    reward = None if given_grader is None else _reward(service, caller, given_grader, training)
     given = _given(request)
     rows, characters = int(training.openai.get("rows", 1)), int(training.openai.get("characters", 0))
     beta = given.beta if isinstance(given, PreferenceHyperparameters) else None
@@ -351,16 +226,11 @@ def _given(request: NewJob) -> Hyperparameters:
     return (own.hyperparameters if own is not None else None) or request.hyperparameters or Hyperparameters()
 
 
-def _reward(request: NewJob) -> dict[str, Any]:
-    """The reward behind the grader. Raises Problem where there is none."""
+def _grader(request: NewJob) -> Grader:
+    """The grader that was given. Raises Problem where there is none, or where it stands with what is not offered."""
     settings = request.method.reinforcement if request.method else None
     if settings is None:
-        raise Problem(
-            400,
-            "The method 'reinforcement' needs a grader: method.reinforcement.grader.",
-            "missing_grader",
-            param="method.reinforcement.grader",
-        )
+        raise Problem(400, f"The method 'reinforcement' needs a grader: {GRADER}.", "missing_grader", param=GRADER)
     if settings.response_format is not None:
         raise Problem(
             400,
@@ -376,12 +246,45 @@ def _reward(request: NewJob) -> dict[str, Any]:
             "unsupported_validation_file",
             param="validation_file",
         )
-    try:
-        return reward_of(settings.grader)
-    except Unoffered as error:
+    return grader_of(settings.grader, GRADER)
+
+
+def _reward(service: Service, caller: Caller, given: Grader, training: File) -> dict[str, Any]:
+    """The recipe's reward behind a grader. Raises Problem."""
+    grader = with_models(service, caller, given, GRADER, own=True)
+    _refuse_lacking(service, training, grader.paths)
+    models = dict.fromkeys(str(name) for name, _ in grader.models())
+    asked = [{"name": name, "checkpoint": f"model:{name}"} for name in models]
+    return {"name": "grader", "grader": plain(grader), **({"models": asked} if asked else {})}
+
+
+def _refuse_lacking(service: Service, training: File, paths: tuple[TemplatePath, ...]) -> None:
+    """Raise Problem where rows of the file lack what the grader reads of them."""
+    read = [path for path in dict.fromkeys(paths) if path.namespace == "item"]
+    if not read:
+        return
+    lacking: dict[str, list[int]] = {}
+    with open(file_path(service.settings, training), "rb") as file:
+        for number, line in lines(file):
+            if number > LOOKED_AT:
+                break
+            row = json.loads(line.decode("utf-8-sig")) if isinstance(line, bytes) else {}
+            for path in read:
+                try:
+                    path.value({"item": row})
+                except Unfilled:
+                    lacking.setdefault(path.written, []).append(number)
+    if lacking:
+        told = [
+            f"{path} in {len(rows)} rows (line {', '.join(map(str, rows[:TOLD]))}{', …' if len(rows) > TOLD else ''})"
+            for path, rows in lacking.items()
+        ]
         raise Problem(
-            400, f"{str(error)[:1].upper()}{str(error)[1:]}.", "unsupported_grader", param="method.reinforcement.grader"
-        ) from None
+            400,
+            f"The grader reads what the training file lacks: {'; '.join(told)}.",
+            "invalid_file_format",
+            param="training_file",
+        )
 
 
 def _suffix(given: str | None) -> str:
@@ -426,6 +329,3 @@ def _file(service: Service, caller: Caller, identifier: str, param: str, shape: 
             param=param,
         )
     return file
-
-
-__all__ = ["Unoffered", "reward_of", "weights_of"]

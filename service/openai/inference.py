@@ -22,9 +22,9 @@ from service.api.problems import Problem, envelope, problem_of
 from service.api.streams import GRACE_SECONDS, HEADERS, PING_SECONDS
 from service.jobs.job import new_id
 from service.openai.answers import ChatAnswer, CompletionAnswer, Whole
+from service.openai.objects import ERROR
 from service.openai.questions import ChatBody, CompletionBody, EmbeddingBody
 from service.openai.recipes import scratch
-from service.openai.routes import ERROR
 from service.serving.asking import last_word, servable, while_heard
 from service.serving.questions import Question
 from service.store.errors import NotFound

@@ -16,8 +16,9 @@ from service.api.context import Service
 from service.api.documents import finite
 from service.jobs.job import Event, Job
 from service.jobs.states import State
-from service.openai.recipes import STAGE_IDS
+from service.openai.recipes import STAGE_IDS, VALIDATED
 from service.safety.redaction import Redactor
+from service.store.errors import NotFound
 from service.store.files import READY, File
 from service.store.results import PublishedModel
 from service.uploads import TooLarge, receive
@@ -43,6 +44,24 @@ STATE_MESSAGES = {
     State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled",
     State.SUCCEEDED: "The job has successfully completed", State.FAILED: "The job failed",
 }  # fmt: skip
+
+
+ERROR = {
+    "description": "OpenAI's error envelope.",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}},
+}
+"""The answer of a route that refuses, for the documents of the API."""
+
+
+def listed(data: list[dict[str, object]], has_more: bool) -> dict[str, Any]:
+    """A page as OpenAI has it."""
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": has_more,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+    }
 
 
 def job_id_of(identifier: str) -> str:
@@ -140,12 +159,23 @@ def message_of(event: Event, total: int | None) -> tuple[str, str, dict[str, Any
     return None
 
 
+STEP_METRICS = (
+    ("train_loss", "loss"),
+    ("valid_loss", "eval_loss"),
+    ("train_accuracy", "rewards/accuracies"),
+    ("train_mean_reward", "reward"),
+    ("train_kl", "kl"),
+    ("learning_rate", "learning_rate"),
+)
+"""OpenAI's names of what a step reports, and ours: the accuracy of `dpo` is the share of pairs in the right order."""
+
+
 def step_metrics(event: Event) -> dict[str, Any]:
     """A training step's numbers under OpenAI's names."""
     metrics = event.fields.get("metrics")
     metrics = metrics if isinstance(metrics, Mapping) else {}
     numbers: dict[str, Any] = {"step": event.step}
-    for theirs, ours in (("train_loss", "loss"), ("valid_loss", "eval_loss"), ("learning_rate", "learning_rate")):
+    for theirs, ours in STEP_METRICS:
         value = metrics.get(ours)
         if isinstance(value, int | float):
             numbers[theirs] = float(value)
@@ -177,8 +207,13 @@ def published_object(model: PublishedModel) -> dict[str, Any]:
     return model_object(model.name, model.created, model.project)
 
 
-COLUMNS = ("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy")
+COLUMNS = (
+    "step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy", "full_valid_loss",
+    "full_valid_mean_token_accuracy",
+)  # fmt: skip
 """Of `step_metrics.csv`; what is not measured stays empty."""
+MORE_COLUMNS = {"dpo": ("valid_accuracy",), "reinforcement": ("train_mean_reward", "train_kl")}
+"""Behind those, by method."""
 PURPOSE = "fine-tune-results"
 
 
@@ -194,7 +229,8 @@ def settled(service: Service, job: Job) -> Job:
         if "result_files" in fresh.request.openai:
             return fresh
         lines = steps(service, job)
-        files = _kept(service, job, table(lines, validation_loss(service, job)))
+        method = str(fresh.request.openai.get("method") or "supervised")
+        files = _kept(service, job, table(lines, validation(service, fresh), MORE_COLUMNS.get(method, ())))
         return service.store.update_openai(job.id, {"trained_tokens": trained_tokens(lines), "result_files": files})
     finally:
         service.store.release(lease)
@@ -231,23 +267,48 @@ def trained_tokens(lines: dict[int, Event]) -> int | None:
     return max((int(value) for value in seen if isinstance(value, int | float)), default=None)
 
 
-def validation_loss(service: Service, job: Job) -> float | None:
-    """Mean loss of a token of the validation file: the logarithm of the perplexity that the evaluate stage measured."""
+def validation(service: Service, job: Job) -> dict[str, float]:
+    """What was measured on the validation file when training was over, by column.
+
+    Of supervised learning the mean loss of a learnt token, which is the logarithm of the perplexity that the evaluate
+    stage measured; of `dpo` the loss of a pair, and how often the better answer is the likelier one. `full_valid_loss`
+    is told where every row was measured.
+    """
+    scores: dict[str, Any] = {}
     for result in service.store.stage_results(job.id):
-        scores: Any = result.metrics.get("supervised")
-        perplexity = scores.get("perplexity") if isinstance(scores, dict) else None
-        if isinstance(perplexity, int | float) and perplexity > 0:
-            return math.log(perplexity)
-    return None
+        if result.stage == "dpo":
+            scores = dict(result.metrics)
+        elif isinstance(inner := result.metrics.get("supervised"), Mapping):
+            scores = dict(inner)
+    measured: dict[str, float] = {}
+    perplexity, pairs = scores.get("perplexity"), scores.get("eval_rewards/nll")
+    if isinstance(perplexity, int | float) and perplexity > 0:
+        measured["valid_loss"] = math.log(perplexity)
+        if _rows(service, job) <= VALIDATED:
+            measured["full_valid_loss"] = measured["valid_loss"]
+    if isinstance(pairs, int | float):
+        measured["valid_loss"] = measured["full_valid_loss"] = float(pairs)
+    if isinstance(accuracy := scores.get("eval_rewards/accuracies"), int | float):
+        measured["valid_accuracy"] = float(accuracy)
+    return measured
 
 
-def table(lines: dict[int, Event], validation: float | None) -> str:
-    """`step_metrics.csv`; the validation loss stands with the last step, where it was measured."""
+def _rows(service: Service, job: Job) -> float:
+    """Rows of the validation file; without end where it is gone."""
+    try:
+        file = service.store.file(str(job.request.openai.get("validation_file")), job.project)
+    except NotFound:
+        return math.inf
+    return float(file.openai.get("rows", math.inf))
+
+
+def table(lines: dict[int, Event], validation: Mapping[str, float], more: tuple[str, ...] = ()) -> str:
+    """`step_metrics.csv`; what was measured on the validation file stands with the last step."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(text, (*COLUMNS, *more), restval="", lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     rows = [step_metrics(event) for _, event in sorted(lines.items())]
-    if rows and validation is not None:
-        rows[-1]["valid_loss"] = validation
+    if rows:
+        rows[-1] |= validation
     writer.writerows(rows)
     return text.getvalue()

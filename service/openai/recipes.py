@@ -12,7 +12,7 @@ beta                       of dpo, how closely the model is held to what it was;
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -183,7 +183,7 @@ def resolve(
     assert not isinstance(multiplier, str)
     strength = None if method.stage != "dpo" else float(BETA if beta in (None, "auto") else beta or 0)
     return ResolvedHyperparameters(
-        epochs, min(batch, rows), float(multiplier), rate * method.rate * float(multiplier), strength
+        epochs, min(batch, rows), float(multiplier), round(rate * method.rate * float(multiplier), 12), strength
     )
 
 
@@ -206,25 +206,10 @@ def supervised_recipe(
     publish: str,
 ) -> str:
     """The recipe's text. Files are ids of uploads; without a validation file every row is learnt and none is scored."""
-    stage: dict[str, Any] = {
-        "stage": "supervised",
-        "task": {
-            "kind": "causal",
-            "format": "messages",
-            "train": f"file:{training_file}",
-            "validation": f"file:{validation_file or training_file}",
-        },
-        "max_length": min(LONGEST, base.positions or LONGEST),
-        "arguments": numbers.arguments(),
-    }
-    recipe: dict[str, Any] = {"name": name, "seed": seed, "model": base.model}
-    if base.from_scratch:
-        recipe["tokenizer"] = {"train": "byte_bpe", "vocab_size": 8192 if characters >= LARGE else 2048}
-        stage["chat_template"] = "chatml"
-    stages = [stage]
+    stages = [supervised_stage(base, f"file:{training_file}", _upload(validation_file), numbers)]
     if validation_file is not None:
-        stages.append({"stage": "evaluate", "max_eval_samples": VALIDATED, "generation": {"max_new_tokens": 48}})
-    return _written(recipe, stages, publish)
+        stages.append(SCORED)
+    return written(name, seed, base, stages, publish, characters)
 
 
 def dpo_recipe(
@@ -238,17 +223,8 @@ def dpo_recipe(
 ) -> str:
     """The recipe's text; with a validation file the stage says how often the model prefers what it should on its
     pairs."""
-    stage: dict[str, Any] = {"stage": "dpo", "max_length": LONGEST, "arguments": numbers.arguments()}
-    if validation_file is None:
-        stage["datasets"] = [{"path": f"file:{training_file}", "format": "openai"}]
-    else:
-        stage["task"] = {
-            "kind": "preference",
-            "format": "openai",
-            "train": f"file:{training_file}",
-            "validation": f"file:{validation_file}",
-        }
-    return _written({"name": name, "seed": seed, "model": base.model}, [stage], publish)
+    stage = dpo_stage(f"file:{training_file}", _upload(validation_file), numbers)
+    return written(name, seed, base, [stage], publish)
 
 
 def reinforcement_recipe(
@@ -262,15 +238,60 @@ def reinforcement_recipe(
 ) -> str:
     """The recipe's text: the model answers the prompts of the file, and learns from what the reward makes of its
     answers."""
+    return written(name, seed, base, [reinforcement_stage(f"file:{training_file}", reward, numbers)], publish)
+
+
+def _upload(file: str | None) -> str | None:
+    return None if file is None else f"file:{file}"
+
+
+SCORED: dict[str, Any] = {
+    "stage": "evaluate",
+    "max_eval_samples": VALIDATED,
+    "generation": {"max_new_tokens": 48},
+}
+"""The stage that scores what was learnt on its validation file."""
+
+
+def supervised_stage(
+    base: Base, train: str, validation: str | None, numbers: ResolvedHyperparameters
+) -> dict[str, Any]:
+    """A stage that learns the answers of dialogues; `train` and `validation` are as a recipe names files."""
+    return {
+        "stage": "supervised",
+        "task": {"kind": "causal", "format": "messages", "train": train, "validation": validation or train},
+        "max_length": min(LONGEST, base.positions or LONGEST),
+        "arguments": numbers.arguments(),
+        **({"chat_template": "chatml"} if base.from_scratch else {}),
+    }
+
+
+def dpo_stage(train: str, validation: str | None, numbers: ResolvedHyperparameters) -> dict[str, Any]:
+    """A stage that learns from pairs of answers."""
+    stage: dict[str, Any] = {"stage": "dpo", "max_length": LONGEST, "arguments": numbers.arguments()}
+    if validation is None:
+        stage["datasets"] = [{"path": train, "format": "openai"}]
+    else:
+        stage["task"] = {"kind": "preference", "format": "openai", "train": train, "validation": validation}
+    return stage
+
+
+def reinforcement_stage(train: str, reward: Mapping[str, Any], numbers: ResolvedHyperparameters) -> dict[str, Any]:
+    """A stage that learns from a reward of its own answers to prompts."""
     arguments = {key: value for key, value in numbers.arguments().items() if key != "include_num_input_tokens_seen"}
-    stage = {
+    return {
         "stage": "ppo",
-        "prompts": {"path": f"file:{training_file}"},
+        "prompts": {"path": train},
         "reward": dict(reward),
         "arguments": {**arguments, "response_length": RESPONSE},
     }
-    return _written({"name": name, "seed": seed, "model": base.model}, [stage], publish)
 
 
-def _written(recipe: Mapping[str, Any], stages: list[dict[str, Any]], publish: str) -> str:
+def written(
+    name: str, seed: int, base: Base, stages: Sequence[Mapping[str, Any]], publish: str, characters: int = 0
+) -> str:
+    """The text of a recipe with these stages and a publication. `characters` are those that a tokenizer learns from."""
+    recipe: dict[str, Any] = {"name": name, "seed": seed, "model": base.model}
+    if base.from_scratch:
+        recipe["tokenizer"] = {"train": "byte_bpe", "vocab_size": 8192 if characters >= LARGE else 2048}
     return write_yaml({**recipe, "stages": [*stages, {"stage": "publish", "to": publish}]})

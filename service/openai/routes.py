@@ -18,11 +18,14 @@ from service.jobs.job import Event, Job
 from service.jobs.states import Move, State
 from service.openai.creation import PURPOSE, NewJob
 from service.openai.creation import create as create_job
+from service.openai.eval_requests import PURPOSE as EVALS
 from service.openai.objects import (
+    ERROR,
     event_object,
     file_object,
     job_id_of,
     job_object,
+    listed,
     model_object,
     public_id,
     published_object,
@@ -35,26 +38,12 @@ from service.store.errors import NotFound
 from service.store.files import File
 from service.uploads import discard, file_path, receive
 
-ERROR = {
-    "description": "OpenAI's error envelope.",
-    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "object"}}}}},
-}
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429), ERROR))
-PURPOSES = (PURPOSE, "fine-tune-results")
+UPLOADED = (PURPOSE, EVALS)
+PURPOSES = (*UPLOADED, "fine-tune-results")
 Limit = Annotated[int, Query(ge=1, le=100)]
 After = Annotated[str | None, Query(max_length=100)]
 METADATA = re.compile(r"metadata\[(.*)\]")
-
-
-def listed(data: list[dict[str, object]], has_more: bool) -> dict[str, Any]:
-    """A page as OpenAI has it."""
-    return {
-        "object": "list",
-        "data": data,
-        "has_more": has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-    }
 
 
 FORM = {
@@ -64,7 +53,7 @@ FORM = {
             "type": "object", "required": ["file", "purpose"],
             "properties": {
                 "file": {"type": "string", "format": "binary"},
-                "purpose": {"type": "string", "description": "fine-tune"},
+                "purpose": {"type": "string", "description": "fine-tune or evals"},
             },
         }}},
     }
@@ -83,28 +72,29 @@ async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dic
         )
     async with request.form(max_files=1, max_fields=10) as form:
         file, purpose = form.get("file"), form.get("purpose")
-        if purpose != PURPOSE:
+        if purpose not in UPLOADED:
             raise Problem(
                 400,
-                f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}'.",
+                f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}' or '{EVALS}'.",
                 "invalid_purpose",
                 param="purpose",
             )
         if not isinstance(file, UploadFile):
             raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
         return await service.lanes.fetches.run(
-            caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file
+            caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file, str(purpose)
         )
 
 
-def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes]) -> dict[str, Any]:
-    file = receive(service.store, service.settings, caller.project, filename, PURPOSE, content, caller.token)
+def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes], purpose: str) -> dict[str, Any]:
+    file = receive(service.store, service.settings, caller.project, filename, purpose, content, caller.token)
     with open(file_path(service.settings, file), "rb") as stored:
-        report = examine(stored, least=1)
+        report = examine(stored, "eval" if purpose == EVALS else None, least=1)
     if report.mistakes:
         discard(service.store, service.settings, file)
+        use = "evals" if purpose == EVALS else "fine-tuning"
         raise Problem(
-            400, f"The file cannot be used for fine-tuning.\n{report.sentence}", "invalid_file_format", param="file"
+            400, f"The file cannot be used for {use}.\n{report.sentence}", "invalid_file_format", param="file"
         )
     counted = {"shape": report.shape, "rows": report.rows, "characters": report.characters}
     return file_object(service.store.update_file_openai(file.id, counted, caller.project))
@@ -300,7 +290,7 @@ def _checkpoint(job: Job, event: Event, numbers: dict[str, object], last: bool) 
 
 @apart("readings", router.get("/models"))
 def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
-    """What can be trained from scratch, and what the project has published, which can be asked."""
+    """What can be trained from scratch, what the project has published, and what others let it ask."""
     objects = [model_object(name, 0, "finery") for name in scratch()]
     names = set()
     after = None
@@ -310,6 +300,10 @@ def models(service: ServiceOf, caller: Viewer) -> dict[str, Any]:
             if row.name not in names:
                 names.add(row.name)
                 objects.append(published_object(row))
+    for row in service.store.granted_models(caller.project) if caller.scope is not None else ():
+        if row.name not in names:
+            names.add(row.name)
+            objects.append(published_object(row))
     return {"object": "list", "data": objects}
 
 
@@ -318,7 +312,14 @@ def model(model: str, service: ServiceOf, caller: Viewer) -> dict[str, Any]:
     """One model."""
     if model in scratch():
         return model_object(model, 0, "finery")
-    return published_object(service.store.model(caller.project, clean(model) or ""))
+    name = clean(model) or ""
+    try:
+        return published_object(service.store.model(caller.project, name))
+    except NotFound:
+        granted = service.store.granted_models(caller.project, name)
+        if not granted:
+            raise
+        return published_object(granted[0])
 
 
 @router.delete("/models/{model:path}")

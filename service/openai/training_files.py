@@ -1,8 +1,10 @@
-"""Checking JSONL training files line by line: chat, preference and prompt rows as OpenAI's fine-tuning guide has them.
+"""Checking JSONL files line by line: chat, preference and prompt rows as OpenAI's fine-tuning guide has them, and rows
+of evals.
 
 chat         {"messages": [{"role": "user", "content": "…"}, …, {"role": "assistant", "content": "…"}]}
 preference   {"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}
 prompt       {"messages": [… ending with the user], …}   for reinforcement, with whatever the grader reads beside them
+eval         {"item": {…}}, with "sample": {…} where the answer is there already
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-Shape = Literal["chat", "preference", "prompt"]
+Shape = Literal["chat", "preference", "prompt", "eval"]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 LEAST_ROWS = 10
 MOST_TOLD = 20
@@ -105,6 +107,8 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
     if not isinstance(row, dict):
         return f"is {_kind(row)}, must be an object", None
     kind = shape_of(row)
+    if shape == "eval":
+        return _eval(row), "eval"
     if kind is None:
         return (
             f"has the keys {_names(row)}; must have 'messages', or 'input', 'preferred_output' and "
@@ -173,6 +177,13 @@ def _preference(row: Mapping[str, Any]) -> str | None:
 
 def _prompt(row: Mapping[str, object]) -> str | None:
     return _messages(row.get("messages"), "messages")
+
+
+def _eval(row: Mapping[str, object]) -> str | None:
+    for key in ("item", "sample"):
+        if not isinstance(row.get(key, {} if key == "sample" else None), Mapping):
+            return f"has {_kind(row.get(key))} as '{key}', must be an object"
+    return None
 
 
 CHECKS = {"chat": _chat, "preference": _preference, "prompt": _prompt}

@@ -142,7 +142,8 @@ PLACES = ("path", "checkpoint", "pretrained", "chat_template", "train", "validat
 FREE = (
     "label", "labels", "columns", "init_text", "blank", "answer_pattern", "tokens", "tags", "question", "options",
     "answer", "answers", "context", "source", "target", "text", "prompt", "completion", "instruction", "output",
-    "input", "comparison", "critique", "revision", "words", "pattern",
+    "input", "comparison", "critique", "revision", "words", "pattern", "reference", "content", "passing_labels",
+    "calculate_output",
 )  # fmt: skip
 """Keys whose texts are the user's own words, or names of columns."""
 LOCAL = re.compile(r"^(/|~|\.{1,2}(/|$)|[A-Za-z]:\\|\\)|(^|/)\.\.(/|$)|^file://|\x00")

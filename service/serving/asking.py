@@ -25,13 +25,20 @@ GONE_SECONDS = 0.5
 def servable(
     service: Service, caller: Caller, name: str, ability: Ability, fingerprint: str | None = None
 ) -> PublishedModel:
-    """The newest model of a name in the caller's project, which answers such questions. Raises NotFound or Problem.
+    """The newest model of a name in the caller's project, else one that another project lets it ask, which answers
+    such questions. Raises NotFound or Problem.
 
     The rules are those of jobs: where nothing isolates its process, only an admin may start one, and a project has no
     more of them at once than jobs (`max_running`).
     """
     refuse_without_isolation(service, caller)
-    model = model_of(service, caller, name, fingerprint)
+    try:
+        model = model_of(service, caller, name, fingerprint)
+    except NotFound:
+        granted = service.store.granted_models(caller.project, name) if fingerprint is None else []
+        if not granted:
+            raise
+        model = granted[0]
     folder = Path(model.path)
     if not folder.is_dir():
         raise NotFound("folder of model", name)

@@ -226,6 +226,12 @@ class ResultQueries(Database):
                 raise NotFound("model", model_id)
             forget_usage(transaction, "models", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
+            same = (models.c.project == row["project"]) & (models.c.name == row["name"])
+            if transaction.execute(select(models.c.id).where(same)).first() is None:
+                granted = tables.model_permissions  # a later model of that name is another one
+                transaction.execute(
+                    delete(granted).where(granted.c.owner == row["project"], granted.c.model == row["name"])
+                )
             note(
                 transaction,
                 "model.delete",

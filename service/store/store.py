@@ -26,16 +26,18 @@ from service.store.audit import AuditQueries
 from service.store.database import Database, Transaction
 from service.store.disk_usage import DiskUsageQueries
 from service.store.errors import Unavailable
+from service.store.evals import EvalQueries
 from service.store.events import EventQueries
 from service.store.files import UPLOADING, FileQueries
 from service.store.hosts import HostQueries
 from service.store.jobs import JobQueries, QueueQueries
+from service.store.permissions import PermissionQueries
 from service.store.projects import ProjectQueries, TokenQueries
 from service.store.results import ResultQueries
 from service.store.tables import now
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0005"
+NEWEST = "0006"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""
@@ -217,6 +219,8 @@ class Store(
     EventQueries,
     LeaseQueries,
     ResultQueries,
+    PermissionQueries,
+    EvalQueries,
     HostQueries,
     FileQueries,
     TokenQueries,

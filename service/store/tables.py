@@ -274,6 +274,73 @@ disk_usage = Table(
     _time("measured", nullable=False),
 )
 
+model_permissions = Table(
+    "model_permissions",
+    metadata,
+    Column("id", SafeText, primary_key=True),
+    Column("owner", SafeText, ForeignKey("projects.name"), nullable=False),  # whose model it is
+    Column("model", SafeText, nullable=False),  # its name: every publication under it
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),  # who may ask it
+    Column("created_by", SafeText, nullable=False),
+    _time("created", nullable=False),
+    UniqueConstraint("owner", "model", "project"),
+    Index(None, "project", "model"),
+)
+
+evals = Table(
+    "evals",
+    metadata,
+    Column("id", SafeText, primary_key=True),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("name", SafeText, nullable=False),
+    _json("data_source_config"),
+    _json("testing_criteria"),
+    _json("metadata"),
+    Column("created_by", SafeText, nullable=False),
+    _time("created", nullable=False),
+    _time("updated", nullable=False),
+    Index(None, "project", "id"),
+    Index(None, "project", "updated"),
+)
+
+eval_runs = Table(
+    "eval_runs",
+    metadata,
+    Column("id", SafeText, primary_key=True),
+    Column("eval", SafeText, ForeignKey("evals.id"), nullable=False),
+    Column("project", SafeText, ForeignKey("projects.name"), nullable=False),
+    Column("name", SafeText, nullable=False),
+    Column("state", SafeText, nullable=False),
+    _json("data_source"),  # as it was given, the rows left out
+    _json("metadata"),
+    Column("model", SafeText, nullable=False),  # empty where the rows bring their answers
+    _json("summary"),  # counts of what is done, kept with each row
+    _json("error"),
+    Column("items", Integer, nullable=False),
+    Column("created_by", SafeText, nullable=False),
+    Column("role", SafeText, nullable=False),  # of who made it: what it may ask
+    _time("created", nullable=False),
+    _time("started"),
+    _time("finished"),
+    Index(None, "eval", "id"),
+    Index(None, "state", "id"),
+    Index(None, "project", "state"),
+)
+
+eval_items = Table(
+    "eval_items",
+    metadata,
+    Column("run", SafeText, ForeignKey("eval_runs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("state", SafeText, nullable=False),
+    _json("item"),
+    _json("given"),  # the answer that the row brings; empty where a model is asked
+    _json("sample"),
+    _json("results"),
+    _time("done"),
+    Index(None, "run", "state", "number"),
+)
+
 ended_sessions = Table(
     "ended_sessions",
     metadata,

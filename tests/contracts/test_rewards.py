@@ -109,7 +109,7 @@ def test_each_pair_gets_a_finite_number_of_its_own(recipe_with: Any, context: An
         ),
         ("{from: evaluate}", "'evaluate' is this stage itself"),
         ("{name: keywords, words: [a]}", "unknown reward 'keywords'. Did you mean 'keyword'?"),
-        ("{words: [a]}", "'name' is missing; available: classifier, judge"),
+        ("{words: [a]}", "'name' is missing; available: classifier, grader"),
         (
             "{name: weighted, rewards: [{reward: {from: nothing}}]}",
             "stages.evaluate.reward.rewards[0].reward.from: 'nothing' is no stage",

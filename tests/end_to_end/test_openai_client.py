@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -186,3 +187,88 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
         [{"role": "user", "content": "Say red."}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     assert model.generate(**asked, max_new_tokens=4, do_sample=False).shape[1] > asked["input_ids"].shape[1]
+
+
+@pytest.mark.long
+def test_a_script_tunes_grades_measures_base_and_tuned_model_and_compares_them(server):
+    url, token = server
+    right = {
+        "type": "string_check",
+        "name": "right",
+        "input": "{{sample.output_text}}",
+        "reference": "{{item.answer}}",
+        "operation": "ilike",
+    }
+    near = {
+        "type": "text_similarity",
+        "name": "near",
+        "input": "{{sample.output_text}}",
+        "reference": "It is {{item.answer}}.",
+        "evaluation_metric": "rouge_l",
+    }
+    grader = {
+        "type": "multi",
+        "name": "both",
+        "graders": {"right": right, "near": near},
+        "calculate_output": "0.7 * right + 0.3 * near",
+    }
+    asked = [{"messages": [{"role": "user", "content": f"Say {word}."}], "answer": word} for word in WORDS] * 4
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0) as client:
+        graders = client.fine_tuning.alpha.graders
+        assert graders.validate(grader=grader).grader.name == "both"
+        reward = graders.run(grader=grader, model_sample="It is red.", item={"answer": "red"}).reward
+        assert reward == pytest.approx(1.0)
+        chats = client.files.create(file=("chats.jsonl", rows()), purpose="fine-tune")
+        prompts = client.files.create(
+            file=("prompts.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in asked)), purpose="fine-tune"
+        )
+        base = ended(
+            client,
+            client.fine_tuning.jobs.create(
+                model="scratch/gpt-tiny", training_file=chats.id, hyperparameters={"n_epochs": 2}
+            ),
+        )
+        method = {"type": "reinforcement", "reinforcement": {"grader": grader, "hyperparameters": {"batch_size": 8}}}
+        tuned = ended(
+            client,
+            client.fine_tuning.jobs.create(model=base.fine_tuned_model, training_file=prompts.id, method=method),
+        )
+        header, first = client.files.content(tuned.result_files[0]).text.splitlines()[:2]
+        reward = dict(zip(header.split(","), first.split(","), strict=True))["train_mean_reward"]
+        assert 0 <= float(reward) <= 1
+        made = client.evals.create(
+            name="colours",
+            data_source_config={
+                "type": "custom",
+                "item_schema": {"type": "object", "properties": {"answer": {"type": "string"}}},
+                "include_sample_schema": True,
+            },
+            testing_criteria=[right, {**near, "pass_threshold": 0.5}],
+        )
+        runs = []
+        for model in (base.fine_tuned_model, tuned.fine_tuned_model):
+            source = {
+                "type": "completions",
+                "model": model,
+                "input_messages": {
+                    "type": "template",
+                    "template": [{"role": "user", "content": "Say {{item.answer}}."}],
+                },
+                "sampling_params": {"temperature": 0, "max_completion_tokens": 12},
+                "source": {"type": "file_content", "content": [{"item": {"answer": word}} for word in WORDS]},
+            }
+            runs.append(client.evals.runs.create(made.id, name=model, data_source=source))
+        limit = time.monotonic() + 240
+        while any(run.status in ("queued", "in_progress") for run in runs) and time.monotonic() < limit:
+            time.sleep(0.2)
+            runs = [client.evals.runs.retrieve(run.id, eval_id=made.id) for run in runs]
+        assert [run.status for run in runs] == ["completed", "completed"], [run.error for run in runs]
+        assert all(run.result_counts.passed + run.result_counts.failed == len(WORDS) for run in runs)
+    command = [sys.executable, "-m", "service.cli", "evals", "compare", made.id, *(run.id for run in runs)]
+    compared = subprocess.run(
+        [*command, "--server", url, "--json"], env=os.environ | {"FINERY_TOKEN": token}, capture_output=True, text=True
+    )
+    assert compared.returncode == 0, compared.stderr
+    document = json.loads(compared.stdout)
+    assert (document["rows"], document["first_model"]) == (len(WORDS), base.fine_tuned_model)
+    assert {each["verdict"] for each in document["criteria"]} <= {"first", "second", "undecided"}

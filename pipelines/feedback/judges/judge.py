@@ -179,11 +179,9 @@ Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
 
 
 def each_once(scorer: Scorer, prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
-    """The score of each completion of its prompt, in their order; equal pairs are scored once."""
-    pairs = list(zip(prompts, completions, strict=True))
+    """The score of each completion of its prompt, in their order; equal pairs of the same row are scored once."""
+    pairs = [(getattr(prompt, "number", None), prompt, text) for prompt, text in zip(prompts, completions, strict=True)]
     different = list(dict.fromkeys(pairs))
-    scores = (
-        scorer([prompt for prompt, _ in different], [completion for _, completion in different]) if different else []
-    )
+    scores = scorer([prompt for _, prompt, _ in different], [text for *_, text in different]) if different else []
     score_of = dict(zip(different, scores, strict=True))
     return [score_of[pair] for pair in pairs]

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import ModelError
+from pipelines.core.grader_templates import quoted
 from pipelines.core.model_types import positions_for_text
 from pipelines.core.recipe import START, FolderOrName
 from pipelines.core.registry import nearest
@@ -172,7 +173,7 @@ class LocalJudge(Judge):
 
     def write(self, conversations: Sequence[Sequence[Mapping[str, str]]], length: int, draw: int = 0) -> list[str]:
         ids = [
-            self._ids([{**each, "content": questions.quoted(each["content"], self.specials)} for each in messages])
+            self._ids([{**each, "content": quoted(each["content"], self.specials)} for each in messages])
             for messages in conversations
         ]
         return [text.strip() for text in self._written(ids, length, draw)]
@@ -227,7 +228,7 @@ class LocalJudge(Judge):
         cut = reason.partition("Answer:")[0].rstrip()  # what it concluded by itself is asked again, as probabilities
         return LabelQuery(
             ids,
-            self.writer.tokenizer(questions.quoted(cut, self.specials) + LEAD, add_special_tokens=False)["input_ids"],
+            self.writer.tokenizer(quoted(cut, self.specials) + LEAD, add_special_tokens=False)["input_ids"],
         )
 
     def _room(self, answer: int) -> int | None:

@@ -14,10 +14,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pipelines.core.grader_templates import quoted
 
 FOLDER = Path(__file__).parents[1] / "templates"
 TEMPLATES = ("compare", "rate", "critique", "revise")
@@ -26,22 +28,6 @@ PRINCIPLE = (
     "honest and harmless, and is written well."
 )
 """What is judged by where the recipe says nothing."""
-MARKUP = re.compile(
-    r"<\|[^<>|\n]{1,40}\|>|</?s>|<</?SYS>>|\[/?INST\]"
-    r"|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<[｜][^<>\n]{1,40}[｜]>"
-)
-"""Tokens of known chat templates that begin or end a turn."""
-
-
-def quoted(text: str, specials: Iterable[str] = ()) -> str:
-    """The text with everything in it broken by a space that a tokenizer could take for the end of a turn.
-
-    Parameters: specials: the special tokens of the tokenizer that will read it, beside those of known templates.
-    """
-    broken = MARKUP.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-    for token in sorted({each for each in specials if each.strip()}, key=len, reverse=True):
-        broken = broken.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else " ")
-    return broken
 
 
 def mark_of(*texts: str) -> str:

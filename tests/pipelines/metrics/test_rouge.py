@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.metrics.rouge import Rouge1, Rouge2, Rougel, longest_common, words
+from pipelines.core.text_similarity import longest_common, words
+from pipelines.metrics.rouge import Rouge1, Rouge2, Rougel
 
 
 def by_table(one, other):

@@ -185,3 +185,61 @@ def test_a_process_holds_its_part_and_what_is_whole_at_once() -> None:
     for child in children:
         _, wrong = child.communicate(timeout=300)
         assert child.returncode == 0, wrong[-2000:]
+
+
+OPENED_ONCE = """
+import sys
+import psutil
+import torch
+import torch.distributed
+from types import SimpleNamespace
+from transformers import BertConfig, BertForSequenceClassification
+from pipelines.core.interfaces import Head, World
+from pipelines.models import opening
+from pipelines.models.open_once import open_once
+from pipelines.runs.distributed import gather
+from pipelines.trainers import fsdp
+rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+world, head = World(rank, 2, "fsdp2"), Head("sequence_classification", ("bad", "good"))
+opening.open_folder(folder, head, 3)  # libraries and caches are there, whoever opens
+before = psutil.Process().memory_full_info().uss
+context = SimpleNamespace(world=world, gather=gather(world))
+model = open_once(context, head, lambda: opening.open_folder(folder, head, 3))
+opened = psutil.Process().memory_full_info().uss - before
+weights = list(model.parameters())
+whole, largest = (4 * choose(each.numel() for each in weights) for choose in (sum, max))
+del weights
+assert opened < whole / 10 if rank else opened > whole / 2, (opened, whole)
+fsdp.shard(model, torch.device("cpu"), 2)
+after = psutil.Process().memory_full_info().uss - before
+assert after < whole / 2 + 2 * largest + 30e6, (rank, after, whole, largest)
+plain = dict(opening.open_folder(folder, head, 3).named_parameters())
+for name, weight in model.named_parameters():
+    assert torch.equal(fsdp.whole(weight), plain[name]), name
+mask = torch.ones(2, 8, dtype=torch.long)
+assert fsdp.is_sharded(model) and model.finery_reads_first_token
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_a_model_is_read_by_one_process_and_every_other_gets_its_part(tmp_path: Path) -> None:
+    """Of 300 MB the second process has next to nothing when the model is open, and half of it when it is divided."""
+    from transformers import BertConfig, BertModel
+
+    words = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "num_hidden_layers": 16}
+    model = BertModel(BertConfig(vocab_size=40_000, **words))
+    model.bfloat16().save_pretrained(tmp_path)  # as most are published: float32 would only be mapped
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPENED_ONCE, str(rank), port, str(tmp_path)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    for child in children:
+        _, wrong = child.communicate(timeout=300)
+        assert child.returncode == 0, wrong[-2000:]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pipelines.core.errors import ModelError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.trainers import tuning
 from pipelines.tuners.tuner import TunerBlock
@@ -94,7 +94,7 @@ def opened(tuner: Any, **words: Any) -> tuple[Any, Any]:
     from pathlib import Path
 
     context: Any = SimpleNamespace(
-        folder=Path("/here"), open_model=lambda head, keep_base: asked.append(keep_base) or model
+        folder=Path("/here"), world=World(), open_model=lambda head, keep_base: asked.append(keep_base) or model
     )
     return tuning.opened(SimpleNamespace(tuner=tuner), context, Head("masked_lm")), asked
 
@@ -152,6 +152,7 @@ def asking(recipe, folders, asked):
         stage_id=recipe.stages[-1].id,
         stage_folders=folders,
         folder=None,
+        world=World(),
         open_model=open_model,
     )
 

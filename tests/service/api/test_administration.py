@@ -108,6 +108,7 @@ CHANGES_NOTHING = {
     "POST /submit/form",  # the form again, with another row
     "POST /submit/check",  # answers a question
     *(f"POST /v1/{each}" for each in ("completions", "embeddings", "chat/completions")),  # a model's answers
+    *(f"POST /v1/fine_tuning/alpha/graders/{each}" for each in ("run", "validate")),  # answers of graders
     "POST /api/v1/models/{name}/predict",  # the same
 }
 CHAT = (
@@ -149,6 +150,48 @@ def failed(served):
 
 def model(served):
     published(served, served.started(served.job()))
+
+
+CRITERION = {
+    "type": "string_check",
+    "name": "same",
+    "input": "{{sample.output_text}}",
+    "reference": "x",
+    "operation": "eq",
+}
+ANSWERS = {
+    "type": "jsonl",
+    "source": {"type": "file_content", "content": [{"item": {}, "sample": {"output_text": "x"}}]},
+}
+
+
+def evaluation(served):
+    body = {"data_source_config": {"type": "custom", "item_schema": {}}, "testing_criteria": [CRITERION]}
+    return served.submitter.post("/v1/evals", json=body).json()["id"]
+
+
+def measured(served):
+    return served.submitter.post(f"/v1/evals/{evaluation(served)}/runs", json={"data_source": ANSWERS}).json()["id"]
+
+
+def of_run(method, ending=""):
+    """A request to a run, which names its eval too."""
+    return lambda client, run: client.request(
+        method, f"/v1/evals/{client.get('/v1/evals?order=desc&limit=1').json()['data'][0]['id']}/runs/{run}{ending}"
+    )
+
+
+def grant(client):
+    return client.post(
+        "/v1/fine_tuning/checkpoints/demo-model/permissions",
+        json={"project_ids": ["others"]},
+        headers={"X-Finery-Project": "acme"},
+    )
+
+
+def granted(served):
+    model(served)
+    return grant(served.admin).json()["data"][0]["id"]
 
 
 def token(served):
@@ -204,6 +247,18 @@ ROUTES = {
     "POST /v1/fine_tuning/jobs/{job_id}/pause": ("job.pause", fine_tuning, None),
     "POST /v1/fine_tuning/jobs/{job_id}/resume": ("job.resume", lambda served: paused(served, fine_tuning(served)), None),
     "DELETE /v1/models/{model}": ("model.delete", model, lambda client, _: client.delete("/v1/models/demo-model")),
+    "POST /v1/fine_tuning/checkpoints/{model}/permissions": ("permission.create", model, lambda client, _: grant(client)),
+    "DELETE /v1/fine_tuning/checkpoints/{model}/permissions/{permission_id}": (
+        "permission.delete", granted, lambda client, made: client.delete(
+            f"/v1/fine_tuning/checkpoints/demo-model/permissions/{made}", headers={"X-Finery-Project": "acme"})
+    ),
+    "POST /v1/evals": ("eval.create", None, {"data_source_config": {"type": "custom", "item_schema": {}}, "testing_criteria": [CRITERION]}),
+    "POST /v1/evals/{eval_id}": ("eval.update", evaluation, {"name": "other"}),
+    "DELETE /v1/evals/{eval_id}": ("eval.delete", evaluation, None),
+    "POST /v1/evals/{eval_id}/runs": ("eval.run", evaluation, lambda client, made: client.post(f"/v1/evals/{made}/runs", json={"data_source": ANSWERS})),
+    "POST /v1/evals/{eval_id}/runs/{run_id}": ("eval.cancel", measured, of_run("POST")),
+    "POST /v1/evals/{eval_id}/runs/{run_id}/cancel": ("eval.cancel", measured, of_run("POST", "/cancel")),
+    "DELETE /v1/evals/{eval_id}/runs/{run_id}": ("eval.delete", measured, of_run("DELETE")),
     "POST /submit": ("job.submit", None, lambda client, _: client.post("/submit", data={"text": RECIPE})),
     "POST /jobs/{job_id}/priority": ("job.priority", lambda served: served.job(), lambda client, job: client.post(f"/jobs/{job}/priority", data={"priority": "3"})),
     "POST /jobs/{job_id}/{move}": ("job.cancel", lambda served: served.job(), lambda client, job: client.post(f"/jobs/{job}/cancel")),
@@ -212,7 +267,9 @@ ROUTES = {
     "POST /sign-out": ("logout", None, lambda client, _: client.post("/sign-out")),
 }  # fmt: skip
 """Route -> (the action of its row, what is made before and named in the path, the request or its body)."""
-FOR_ADMINS = re.compile(r"(POST|PUT|DELETE) (/api/v1)?/(tokens|projects|hosts|server-secrets)")
+FOR_ADMINS = re.compile(
+    r"(POST|PUT|DELETE) /((api/v1/)?(tokens|projects|hosts|server-secrets)|v1/fine_tuning/checkpoints)"
+)
 
 
 @pytest.fixture
@@ -302,7 +359,7 @@ def test_every_route_that_changes_something_leaves_a_row_of_who_did_it(served, p
     assert (row.actor, row.address) == (actor, "testclient")
     assert row.role == ("admin" if FOR_ADMINS.match(route) else "submitter")
     assert row.actor_project == ("default" if client is served.admin else "acme")
-    if named and action not in ("job.submit", "model.delete"):
+    if named and action not in ("job.submit", "model.delete", "eval.run"):
         assert row.thing == named.removeprefix("ft")
 
 

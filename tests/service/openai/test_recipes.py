@@ -5,7 +5,6 @@ import json
 import pytest
 
 from pipelines.core.registry import STAGES
-from service.openai.creation import reward_of
 from service.openai.recipes import (
     METHODS,
     TrainingMethod,
@@ -109,17 +108,14 @@ def test_a_grader_gives_a_recipe_that_can_be_submitted(tmp_path):
         "ft-1",
         base,
         "file-a",
-        reward_of(grader),
+        {"name": "grader", "grader": grader},
         resolve(base, 100, None, None, None, None, METHODS["reinforcement"]),
         7,
         "ft:x:acme::1",
     )
     stage = check(text, known=Known({"file-a": tmp_path / "a.jsonl"})).recipe.stages[0]
-    assert (stage.stage, stage.reward.name, [part.weight for part in stage.reward.rewards]) == (
-        "ppo",
-        "weighted",
-        [1.0, -0.5],
-    )
+    assert (stage.stage, stage.reward.name) == ("ppo", "grader")
+    assert stage.reward.grader.formula.value({"a": 1.0, "b": 1.0}) == 0.5
     assert stage.arguments.num_train_epochs == 1
 
 

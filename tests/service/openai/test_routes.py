@@ -157,8 +157,8 @@ def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(
     assert (done.status, done.fine_tuned_model, done.trained_tokens) == ("succeeded", name, 40)
     assert done.finished_at >= done.created_at
     lines = client.files.content(done.result_files[0]).text.splitlines()
-    assert lines[0] == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"
-    assert lines[1:] == ["1,4.0,,,", "2,3.0,,,", "3,2.0,,,", "4,1.0,,1.5,"]
+    assert lines[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy,full_valid_loss")
+    assert lines[1:] == ["1,4.0,,,,,", "2,3.0,,,,,", "3,2.0,,,,,", "4,1.0,,1.5,,,"], "no validation file: none is whole"
     assert client.fine_tuning.jobs.retrieve(job.id).result_files == done.result_files, "made once"
     events = list(client.fine_tuning.jobs.list_events(job.id, limit=3))
     messages = [each.message for each in events]
@@ -239,8 +239,8 @@ def test_jobs_are_listed_by_pages_and_by_metadata(client, training_file):
         ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0}}}}, None, "beta"),
         (
             {"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python", "source": "1"}}}},
-            "method.reinforcement.grader",
-            "runs Python code of yours",
+            "method.reinforcement.grader.type",
+            "runs code of its author's on the server",
         ),
         ({"hyperparameters": {"n_epochs": 0}}, None, "n_epochs"),
         ({"hyperparameters": {"batch_size": "many"}}, None, "batch_size"),
@@ -307,6 +307,25 @@ def test_dpo_becomes_a_recipe_with_its_beta_and_is_told_as_it_was_asked(client, 
     assert "kind: preference" in served.store.job(tested.id.removeprefix("ft")).request.recipe
 
 
+def test_the_result_file_of_dpo_tells_how_often_the_better_answer_is_likelier(client, served, trained):
+    made = client.fine_tuning.jobs.create(
+        model=trained, training_file=pairs_of(client), validation_file=pairs_of(client), method={"type": "dpo"}
+    )
+    attempt = served.started(made.id.removeprefix("ft"))
+    told = {"loss": 0.5, "rewards/accuracies": 0.75, "learning_rate": 0.1}
+    served.written(attempt, [{"event": "started"}, {"event": "metric", "stage": "dpo", "step": 1, "metrics": told}])
+    scores = {"eval_rewards/nll": 0.25, "eval_rewards/accuracies": 0.875}
+    served.store.record_stage(attempt.id, attempt.fencing, "dpo", metrics=scores)
+    served.succeeded(attempt)
+    done = client.fine_tuning.jobs.retrieve(made.id)
+    header, row = (line.split(",") for line in client.files.content(done.result_files[0]).text.splitlines())
+    assert dict(zip(header, row, strict=True)) == {
+        "step": "1", "train_loss": "0.5", "train_accuracy": "0.75", "valid_loss": "0.25",
+        "valid_mean_token_accuracy": "", "full_valid_loss": "0.25", "full_valid_mean_token_accuracy": "",
+        "valid_accuracy": "0.875",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("method", [{"type": "dpo"}, {"type": "reinforcement", "reinforcement": {"grader": CHECK}}])
 def test_a_model_that_has_learnt_nothing_cannot_be_improved(client, method):
     row = PREFERENCE if method["type"] == "dpo" else PROMPT
@@ -324,7 +343,23 @@ def test_reinforcement_becomes_a_recipe_with_the_graders_reward(client, served, 
     assert made.method.type == "reinforcement"
     assert made.method.reinforcement.grader.operation == "ilike"
     stage = loads_data(served.store.job(made.id.removeprefix("ft")).request.recipe)["stages"][0]
-    assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "pattern", "pattern": "blue", "ignore_case": True})
+    assert (stage["stage"], stage["reward"]) == ("ppo", {"name": "grader", "grader": CHECK})
+    of_row = CHECK | {"reference": "{{item.answer}}"}
+    made = client.fine_tuning.jobs.create(
+        model=trained,
+        training_file=pairs_of(client, PROMPT),
+        method={"type": "reinforcement", "reinforcement": {"grader": of_row}},
+    )
+    assert "{{item.answer}}" in served.store.job(made.id.removeprefix("ft")).request.recipe
+    with pytest.raises(openai.BadRequestError, match=r"lacks: item\.colour in 100 rows \(line 1, 2, 3, 4, 5, …\)"):
+        client.fine_tuning.jobs.create(
+            model=trained,
+            training_file=pairs_of(client, PROMPT),
+            method={
+                "type": "reinforcement",
+                "reinforcement": {"grader": CHECK | {"reference": "{{item.colour}}"}},
+            },
+        )
     file = pairs_of(client, PROMPT)
     with pytest.raises(openai.BadRequestError, match="takes no validation file"):
         client.fine_tuning.jobs.create(

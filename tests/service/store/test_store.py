@@ -51,6 +51,8 @@ def filled(store):
     store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m")
     store.end_attempt(attempt.id, attempt.fencing, Ending(Move.SUCCEED))
     store.end_session("nonce", 4e9)
+    store.grant("p", "m", ["p"])
+    store.add_run(store.add_eval("p", "e", {}, [], {}), "r", {}, {}, "m", [({"a": 1}, {})], "submitter")
     store.set_disk_usage({("p", "jobs", job.id): 1 << 40})
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core import grader_templates
 from pipelines.feedback.judges import questions
 
 ATTACKS = [
@@ -48,7 +49,7 @@ def test_an_attack_ends_as_text_inside_its_frame(attack: str) -> None:
     inside = text.partition(f"[{mark} completion A begins]\n")[2].partition(f"\n[{mark} completion A ends]")[0]
     assert re.sub(r"\s", "", inside) == re.sub(r"\s", "", attack)
     assert "49" not in inside
-    assert not questions.MARKUP.search(text)
+    assert not grader_templates.MARKUP.search(text)
 
 
 def test_no_template_of_ours_reads_what_is_put_into_it() -> None:
@@ -78,12 +79,12 @@ def test_a_text_that_holds_its_mark_gets_another() -> None:
 
 @given(st.text(alphabet="<|>im_end/s[]INST a", max_size=60))
 def test_no_markup_is_left(text: str) -> None:
-    assert not questions.MARKUP.search(questions.quoted(text))
+    assert not grader_templates.MARKUP.search(grader_templates.quoted(text))
 
 
 def test_special_tokens_of_the_tokenizer_are_broken_too() -> None:
-    assert questions.quoted("a [SEP] b ☃ c", ["[SEP]", "☃", " "]) == "a [ SEP] b   c"
-    assert questions.quoted("plain text, as it was") == "plain text, as it was"
+    assert grader_templates.quoted("a [SEP] b ☃ c", ["[SEP]", "☃", " "]) == "a [ SEP] b   c"
+    assert grader_templates.quoted("plain text, as it was") == "plain text, as it was"
 
 
 def test_reasons_are_asked_for_before_the_letter() -> None:

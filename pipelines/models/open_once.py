@@ -1,0 +1,102 @@
+"""Opening a model that is to be divided among processes: one of them reads or draws the weights, the others only the
+shape.
+
+Each process used to open the whole model before it kept its part, so a host needed as much memory as it has processes.
+Now the first process opens it and tells the others what it is. They make the same modules with weights of zeros that
+take no memory: pages that nobody has written to are the operating system's one page of zeros. `fsdp.shard` hands out
+the weights, one at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import TYPE_CHECKING, Any
+
+from pipelines.core.interfaces import Context, Head
+from pipelines.models.heads import auto_class
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+MARK = "finery_opened_once"
+"""An attribute of modules whose weights only the first process has, until they are divided."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the other processes need to know of a model."""
+
+    config: PreTrainedConfig
+    generation_config: Any
+    new_modules: list[str]
+    name_or_path: str
+    weights: list[tuple[str, tuple[int, ...], str]]
+    """Name, shape and type of each."""
+
+
+def open_once(context: Context, head: Head, opened: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """What `opened` gives: on the first process itself, on the others a model of its shape. Called on every process.
+
+    A model that the others cannot make of its configuration, such as one with code of its own, is opened by each.
+    """
+    main = context.world.is_main
+    model = opened() if main else None
+    shape: Shape | None = context.gather(None if model is None else _shape_of(model))[0]
+    if model is None and shape is not None:
+        model = _of_shape(shape, head)
+    if not all(context.gather(model is not None and shape is not None)):
+        return opened() if model is None or not main else model
+    assert model is not None
+    for module in model.modules():  # of which some may end in another model
+        setattr(module, MARK, True)
+    return model
+
+
+def is_opened_once(model: nn.Module) -> bool:
+    """Whether only the first process has the weights of some part of `model`."""
+    return any(getattr(module, MARK, False) for module in model.modules())
+
+
+def _shape_of(model: PreTrainedModel) -> Shape | None:
+    if type(model).__module__.split(".")[0] not in ("transformers", "pipelines"):
+        return None
+    return Shape(
+        model.config,
+        getattr(model, "generation_config", None),
+        list(getattr(model, "finery_new_modules", [])),
+        model.name_or_path,
+        _weights_of(model),
+    )
+
+
+def _weights_of(model: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(name, tuple(weight.shape), str(weight.dtype)) for name, weight in model.named_parameters()]
+
+
+def _of_shape(shape: Shape, head: Head) -> PreTrainedModel | None:
+    """A model with zeros for weights; None where the configuration does not make one of the same weights."""
+    import numpy as np
+    import torch
+    from transformers import initialization
+
+    config = copy.deepcopy(shape.config)
+    with initialization.no_init_weights():
+        model: PreTrainedModel = auto_class(head).from_config(
+            config, attn_implementation=shape.config._attn_implementation
+        )
+    model.tie_weights()
+    if _weights_of(model) != shape.weights:
+        return None
+    for weight in model.parameters():
+        size = weight.numel() * weight.dtype.itemsize
+        if size:  # memory of its own: what the allocator gives again was written to, and may be no number
+            pages = torch.from_numpy(np.frombuffer(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS), np.uint8))
+            weight.data = pages.view(weight.dtype).reshape(weight.shape)
+    model.generation_config = shape.generation_config
+    model.finery_new_modules = shape.new_modules
+    model.name_or_path = shape.name_or_path
+    return model
