@@ -7,7 +7,7 @@ WORKERS ?= 2
 # The tests start hundreds of processes: each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-gpu check docs benchmark clean
+.PHONY: demo test test-long test-gpu check audit sbom docs benchmark clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Finery needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -31,6 +31,13 @@ test-long: check
 
 test-gpu: .venv/ready
 	$(BIN)/python -m tests.gpu
+
+audit: .venv/ready
+	$(BIN)/python .ci/audit.py
+
+sbom: .venv/ready
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --output-format JSON --output-reproducible --output-file build/sbom.cdx.json $(BIN)/python
 
 docs: .venv/ready
 	$(BIN)/python docs/build_reference.py

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from service.executors.records import SECRETS, delete_secrets
+from service.executors.records import SECRETS, delete_folder, delete_secrets
 from service.settings import Settings
 from service.store.errors import Conflict, NotFound
 from service.store.files import UPLOADING, File
@@ -155,7 +155,7 @@ def sweep_folders(store: Store, settings: Settings) -> int:
         try:
             store.job(marker.parent.name)
         except NotFound:
-            shutil.rmtree(marker.parent, ignore_errors=True)
+            delete_folder(marker.parent)
             gone += 1
     return gone
 
@@ -168,7 +168,7 @@ def forget_job(store: Store, settings: Settings, job_id: str, project: str | Non
     if job.over and folder.is_dir():
         (folder / DELETED).touch()
     store.delete_job(job_id, project)
-    shutil.rmtree(folder, ignore_errors=True)
+    delete_folder(folder)
 
 
 def _forget(store: Store, settings: Settings, file: File, oldest: float) -> bool:

@@ -19,6 +19,7 @@ from service.disk import keep_ballast, sweep, sweep_folders, sweep_jobs, sweep_m
 from service.executors.protocol import Executor, HostCapacity
 from service.executors.registry import executor_of
 from service.jobs.job import GpuSlot, Host
+from service.quotas import DiskMeter
 from service.scheduler.loop import Scheduler
 from service.settings import Settings
 from service.store.errors import Unavailable
@@ -48,6 +49,7 @@ class Supervisor:
         """The same after a restart, so that a new server process speaks for the attempts of the one before at once."""
         self._watcher = Watcher(store, settings, self.executor, self.holder, pipelines)
         self._scheduler = Scheduler(store, settings, self.holder)
+        self._meter = DiskMeter(store, settings, self.holder)
         self._stop = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="leases", daemon=True)
 
@@ -64,15 +66,22 @@ class Supervisor:
         self._keeper.start()
         self._watcher.start()
         self._scheduler.start()
+        self._meter.start()
 
     def stopped(self) -> list[str]:
         """Names of the threads that are no longer at work."""
-        threads = {"leases": self._keeper, "attempts": self._watcher._thread, "scheduler": self._scheduler._thread}
+        threads = {
+            "leases": self._keeper,
+            "attempts": self._watcher._thread,
+            "scheduler": self._scheduler._thread,
+            "disk": self._meter.thread,
+        }
         return [name for name, thread in threads.items() if thread is None or not thread.is_alive()]
 
     def stop(self) -> None:
         """Stop deciding and watching. Attempts keep running; the next start takes them over."""
         self._stop.set()
+        self._meter.stop()
         self._scheduler.stop()
         self._watcher.stop()
         if self._keeper.is_alive():

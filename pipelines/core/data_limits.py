@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
+from pipelines.core.parquet_footer import Chunk, RowGroup, row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,8 @@ LONGEST_CELL = 1 << 26
 """Characters of one cell of CSV."""
 MOST_JSON = 1 << 29
 """Bytes of a `.json` file, which is read whole; `.jsonl` has no such limit."""
+IN_FULL = {"PLAIN", "RLE", "BIT_PACKED"}
+"""Encodings that write each text of a column in full."""
 WIDTHS = {
     "BOOLEAN": 1,
     "INT32": 4,
@@ -97,18 +100,21 @@ def parquet_batches(
     try:
         source = opened_parquet(file)
         schema = source.schema_arrow if column is None else pa.schema([source.schema_arrow.field(column)])
-        about = source.metadata
-        check_footer(file, about, most, rows if column is None else 1)
+        about, groups_of_file = source.metadata, row_groups(file)
+        check_footer(file, groups_of_file, most, rows if column is None else 1)
+        chunks_of = [
+            [group.chunks[at] for group in groups_of_file] for at in range(_columns(file, about, groups_of_file))
+        ]
         folded = [
             at
-            for at in range(about.num_columns)
-            if about.schema.column(at).physical_type == "BYTE_ARRAY" and _folded(about, at)
+            for at, chunks in enumerate(chunks_of)
+            if about.schema.column(at).physical_type == "BYTE_ARRAY" and not _encodings(chunks) <= IN_FULL
         ]
         names = {at: about.schema.column(at).path for at in folded}
         dictionary_columns = {
             at
             for at in folded
-            if names[at] in schema.names and not any("DELTA" in each for each in _encodings(about, at))
+            if names[at] in schema.names and not any("DELTA" in each for each in _encodings(chunks_of[at]))
         }
         source = opened_parquet(
             file,
@@ -116,7 +122,9 @@ def parquet_batches(
             buffered=group is not None,
         )
         decoded, left = 0, about.num_rows if rows is None else rows
-        size = min(at_once, left, *(_rows_of_few(about, at) for at in folded if at not in dictionary_columns))
+        size = min(
+            at_once, left, *(_rows_of_few(about, chunks_of[at]) for at in folded if at not in dictionary_columns)
+        )
         columns, groups = None if column is None else [column], None if group is None else [group]
         for batch in source.iter_batches(max(1, size), row_groups=groups, columns=columns):
             if left <= 0:
@@ -146,35 +154,34 @@ def opened_parquet(file: Path, folded: Sequence[str] = (), buffered: bool = Fals
         raise DataError(f"{file} is not a readable Parquet file: {first_line(error)}") from None
 
 
-def check_footer(file: Path, about: parquet.FileMetaData, most: int, rows: int | None = None) -> None:
+def check_footer(file: Path, groups: Sequence[RowGroup], most: int, rows: int | None = None) -> None:
     """Refuse what the file says of itself: its pages, and how many values it has; of a few rows only the pages
     count."""
     size = seen = 0
-    for number in range(about.num_row_groups):
-        group = about.row_group(number)
-        for at in range(group.num_columns):
-            column = group.column(at)
-            size += max(0, column.total_uncompressed_size)
-            size += max(0, column.num_values) * WIDTHS.get(column.physical_type, 8) if rows is None else 0
+    for group in groups:
+        for chunk in group.chunks:
+            size += max(0, chunk.total_uncompressed_size)
+            size += max(0, chunk.num_values) * WIDTHS.get(chunk.physical_type, 8) if rows is None else 0
         seen += group.num_rows
         if rows is not None and seen >= rows:
             break
     check_size(file, size, most)
 
 
-def _folded(about: parquet.FileMetaData, at: int) -> bool:
-    """Whether a column is stored as anything but each of its texts in full."""
-    return not _encodings(about, at) <= {"PLAIN", "RLE", "BIT_PACKED"}
+def _columns(file: Path, about: parquet.FileMetaData, groups: Sequence[RowGroup]) -> int:
+    """How many columns of values the file has. Raises DataError where a row group has others."""
+    if any(len(group.chunks) != about.num_columns for group in groups):
+        raise DataError(f"{file} is not a readable Parquet file: a row group has not the columns of its schema")
+    return int(about.num_columns)
 
 
-def _encodings(about: parquet.FileMetaData, at: int) -> set[str]:
-    return {each for number in range(about.num_row_groups) for each in about.row_group(number).column(at).encodings}
+def _encodings(chunks: Sequence[Chunk]) -> set[str]:
+    return {each for chunk in chunks for each in chunk.encodings}
 
 
-def _rows_of_few(about: parquet.FileMetaData, at: int) -> int:
+def _rows_of_few(about: parquet.FileMetaData, chunks: Sequence[Chunk]) -> int:
     """Rows of a column that hold FEW_VALUES values on average."""
-    values = sum(about.row_group(number).column(at).num_values for number in range(about.num_row_groups))
-    return FEW_VALUES * int(about.num_rows) // max(1, int(values))
+    return FEW_VALUES * int(about.num_rows) // max(1, sum(chunk.num_values for chunk in chunks))
 
 
 def _decoded_bytes(array: pa.Array) -> int:

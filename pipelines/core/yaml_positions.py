@@ -25,6 +25,9 @@ warnings.filterwarnings(
 )  # a line of the log for each anchor of a document that others wrote
 MOST_BITS = 1024
 """Of a whole number: Python refuses to write out those of more than 4,300 digits."""
+MOST_BRACKETS = 500
+"""That stand open at once, those of texts among them."""
+BRACKET = re.compile(r"[\[\]{}]")
 MOST_VALUES = 100_000
 """Values after aliases are written out, against files that unfold without end."""
 
@@ -46,6 +49,8 @@ def read_yaml(path: Path) -> tuple[Any, dict[Position, int]]:
 
 def read_yaml_text(text: str, file: str = "") -> tuple[Any, dict[Position, int]]:
     """As `read_yaml`, for a text that is at hand."""
+    if _deepest(text) > MOST_BRACKETS:
+        raise RecipeError([Mistake("", f"is nested more than {MOST_BRACKETS} brackets deep: not a recipe", file)])
     parser = YAML(typ="rt", pure=True)
     try:
         marked = parser.load(text)
@@ -57,11 +62,23 @@ def read_yaml_text(text: str, file: str = "") -> tuple[Any, dict[Position, int]]
         ) from None
     except (YAMLError, ValueError, RecursionError) as error:
         raise RecipeError([Mistake("", f"is not valid YAML: {str(error).splitlines()[0]}", file)]) from None
+    except (TypeError, KeyError, AttributeError, IndexError, AssertionError, NotImplementedError) as error:
+        # YAML allows what no recipe is, such as mappings as keys, and its parser trips over some of it
+        raise RecipeError([Mistake("", f"cannot be read as a recipe: {type(error).__name__}", file)]) from None
     lines: dict[Position, int] = {}
     try:
         return _plain(marked, (), lines), lines
     except (_TooMany, RecursionError):
         raise RecipeError([Mistake("", f"unfolds to more than {MOST_VALUES} values: not a recipe", file)]) from None
+
+
+def _deepest(text: str) -> int:
+    """How many brackets stand open at most; the parser takes minutes over thousands of them."""
+    depth = deepest = 0
+    for bracket in BRACKET.finditer(text):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def scalar(text: str) -> Any:

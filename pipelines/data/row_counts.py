@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
+from pipelines.core.parquet_footer import row_groups
 from pipelines.data.sources import DataSource, find
 
 if TYPE_CHECKING:
@@ -85,12 +86,10 @@ def _text_bytes(file: Path, column: str) -> int | None:
     if file.suffix.lower() != ".parquet":
         return file.stat().st_size
     try:
-        footer = _footer(file)
-    except (OSError, ValueError):
+        groups = row_groups(file)
+    except (OSError, DataError):
         return None
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    chunks = [group.column(place) for group in groups for place in range(footer.num_columns)]
-    sizes = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column]
+    sizes = [chunk.total_uncompressed_size for group in groups for chunk in group.chunks if chunk.path == column]
     return sum(sizes) if sizes else None
 
 

@@ -32,6 +32,7 @@ from pipelines.core.data_limits import (
     parquet_batches,
 )
 from pipelines.core.errors import DataError
+from pipelines.core.parquet_footer import row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +56,8 @@ def read(files: Sequence[Path]) -> Dataset:
     parquet = [file for file in files if file.suffix == ".parquet"]
     if len(parquet) == len(files) and sum(file.stat().st_size for file in files) > MAPPED:
         for file in files:
-            check_footer(file, opened_parquet(file).metadata, most_bytes(file))
+            opened_parquet(file)
+            check_footer(file, row_groups(file), most_bytes(file))
         return Dataset.from_parquet([str(file) for file in files])
     tables: list[pa.Table] = []
     for file in files:

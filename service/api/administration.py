@@ -31,6 +31,8 @@ from service.safety.redaction import Redactor, of_environment
 from service.safety.remote_code import MOST, PINNED
 from service.settings import Settings
 from service.store.audit import Action, Actor, AuditEntry, acting
+from service.store.disk_usage import MEASURED, DiskUsage
+from service.store.errors import NotFound
 from service.store.projects import PROJECT, Project, new_token
 
 
@@ -125,6 +127,39 @@ def revoke(token_id: str, service: ServiceOf, caller: Admin) -> TokenDocument:
     return TokenDocument.of(service.store.revoke_token(clean(token_id) or ""))
 
 
+class UsageDocument(BaseModel):
+    """What a project keeps on the disk, in bytes. All but the files is measured every few seconds."""
+
+    total: int
+    limit: int | None = Field(description="What it may keep; null for no limit.")
+    files: int = Field(description="Uploads, those on their way included.")
+    jobs: int = Field(description="Folders of jobs: run folders, checkpoints, logs.")
+    models: int = Field(description="Published models.")
+    stages: int = Field(description="Finished stages that later jobs can reuse.")
+    downloads: int = Field(description="What its jobs took from the Hub.")
+
+    @classmethod
+    def of(cls, usage: DiskUsage) -> UsageDocument:
+        fields = {name: getattr(usage, name) for name in ("files", *MEASURED)}
+        return cls(total=usage.total, limit=usage.limit, **fields)
+
+
+class KeptThingDocument(BaseModel):
+    """Something that takes room."""
+
+    kind: Literal["files", "jobs", "models"]
+    id: str
+    name: str
+    bytes: int
+
+
+class ProjectUsageDocument(UsageDocument):
+    """What one project keeps on the disk, and what takes the most."""
+
+    project: str
+    largest: list[KeptThingDocument]
+
+
 class ProjectDocument(BaseModel):
     """A project and its limits."""
 
@@ -133,17 +168,21 @@ class ProjectDocument(BaseModel):
     max_gpus: int | None
     max_running: int | None
     max_queued: int | None
+    max_bytes: int | None
+    usage: UsageDocument
     remote_code: list[str]
     created: datetime
 
     @classmethod
-    def of(cls, project: Project) -> ProjectDocument:
+    def of(cls, project: Project, usage: DiskUsage) -> ProjectDocument:
         return cls(
             name=project.name,
             weight=project.weight,
             max_gpus=project.max_gpus,
             max_running=project.max_running,
             max_queued=project.max_queued,
+            max_bytes=project.max_bytes,
+            usage=UsageDocument.of(usage),
             remote_code=list(project.settings.get("remote_code", ())),
             created=moment(project.created),
         )
@@ -158,6 +197,9 @@ class Limits(BaseModel):
     max_gpus: int | None = Field(None, ge=0, le=2**31 - 1)
     max_running: int | None = Field(None, ge=0, le=2**31 - 1)
     max_queued: int | None = Field(None, ge=0, le=2**31 - 1)
+    max_bytes: int | None = Field(
+        None, ge=0, le=2**62, description="On the disk: files, folders of jobs, models, finished stages, downloads."
+    )
     remote_code: list[Pinned] | None = Field(
         None,
         max_length=MOST,
@@ -171,7 +213,27 @@ class Limits(BaseModel):
 @router.get("/projects")
 def projects(service: ServiceOf, caller: Admin) -> list[ProjectDocument]:
     """All projects."""
-    return [ProjectDocument.of(project) for project in service.store.projects()]
+    usages = {usage.project: usage for usage in service.store.disk_usages()}
+    return [
+        ProjectDocument.of(project, usages.get(project.name) or DiskUsage(project.name))
+        for project in service.store.projects()
+    ]
+
+
+@router.get("/projects/{name}/usage", responses=described(404))
+def project_usage(
+    name: Annotated[ProjectName, PathParameter()], service: ServiceOf, caller: Viewer
+) -> ProjectUsageDocument:
+    """What a project keeps on the disk, and what takes the most: the caller's own, for admins any."""
+    if caller.scope not in (None, name):
+        raise NotFound("project", name)
+    service.store.project(name)
+    usage, largest = service.store.disk_usage(name), service.store.largest(name)
+    return ProjectUsageDocument(
+        project=name,
+        largest=[KeptThingDocument(**vars(each)) for each in largest],
+        **UsageDocument.of(usage).model_dump(),
+    )
 
 
 @router.put("/projects/{name}")
@@ -183,7 +245,7 @@ def set_project(
     if "remote_code" in changes:
         settings = service.store.ensure_project(name).settings
         changes["settings"] = {**settings, "remote_code": changes.pop("remote_code") or []}
-    return ProjectDocument.of(service.store.set_project(name, **changes))
+    return ProjectDocument.of(service.store.set_project(name, **changes), service.store.disk_usage(name))
 
 
 @router.get("/hosts")

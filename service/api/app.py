@@ -25,6 +25,7 @@ from service.store.store import Store
 from service.web import access, compare, job, submit, trying
 from service.web import jobs as job_pages
 from service.web import models as model_pages
+from service.web import project as project_pages
 from service.web import registry as registry_pages
 from service.web.rendering import STATIC, Assets
 from service.web.sessions import Sessions
@@ -44,7 +45,7 @@ ENVELOPE_BYTES = 1 << 20
 """What a multipart form may add to its file."""
 PAGE_HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"no-referrer", b"x-frame-options": b"DENY"}
 HEADERS = {**PAGE_HEADERS, b"cache-control": b"no-store"}
-PAGES = (access, job_pages, job, compare, model_pages, registry_pages, trying, submit)
+PAGES = (access, job_pages, job, compare, model_pages, registry_pages, trying, submit, project_pages)
 
 
 def create_app(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -22,12 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import disk
 from service.api.context import Service, ServiceOf, refuse_busy
 from service.api.problems import Problem, described
+from service.store.disk_usage import MEASURED, DiskUsage
 from service.store.errors import Unavailable
 from service.store.hosts import STATES
 from service.store.store import WAIT_BUCKETS, Counts
 
 FRESH_SECONDS = 5.0
 """So long a count is told again: several scrapers cost no more than one."""
+NEAR = 0.9
 MODES = ("bubblewrap", "landlock", "container", "host", "none", "other")
 
 
@@ -68,6 +70,7 @@ class WorkMetrics:
             return
         yield GaugeMetricFamily("finery_database_bytes", "Size of the database.", value=counts.database_bytes)
         yield from _work(counts)
+        yield from _kept(self._service.store.disk_usages())
         reported = [host.info.get("isolation") for host in self._service.store.hosts() if host.state != "down"]
         modes = [str(each.get("mode")) if isinstance(each, dict) else "none" for each in reported]
         isolation = GaugeMetricFamily(
@@ -76,6 +79,23 @@ class WorkMetrics:
         for mode in MODES:
             isolation.add_metric([mode], sum(each == mode or (mode == "other" and each not in MODES) for each in modes))
         yield isolation
+
+
+def _kept(usages: Sequence[DiskUsage]) -> Iterator[Metric]:
+    """Sums over the projects: their names are for those with a token."""
+    kept = GaugeMetricFamily("finery_kept_bytes", "What all projects keep on the disk.", labels=["kind"])
+    for kind in ("files", *MEASURED):
+        kept.add_metric([kind], sum(getattr(usage, kind) for usage in usages))
+    yield kept
+    limited = [usage for usage in usages if usage.limit is not None]
+    full = sum(usage.full for usage in limited)
+    near = sum(not usage.full and usage.total >= NEAR * (usage.limit or 0) for usage in limited)
+    quotas = GaugeMetricFamily(
+        "finery_disk_quota_projects", f"Projects with a limit on the disk; near from {NEAR:.0%} of it.", labels=["fill"]
+    )
+    for fill, count in (("full", full), ("near", near), ("below", len(limited) - full - near)):
+        quotas.add_metric([fill], count)
+    yield quotas
 
 
 def _work(counts: Counts) -> Iterator[Metric]:

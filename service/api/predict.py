@@ -57,5 +57,5 @@ async def predict(
         model=model.name,
         fingerprint=model.fingerprint,
         predictions=end["predictions"],
-        warnings=[str(each) for each in end["warnings"]],
+        warnings=[service.redactor.text(str(each)) for each in end["warnings"]],
     )

@@ -23,7 +23,7 @@ from pipelines.core.errors import CommandError, FineryError, RecipeError
 from service.checking import Crowded
 from service.jobs.states import IllegalTransition
 from service.safety.fetching import FetchRefused
-from service.store.errors import Conflict, NoSpace, NotFound, QuotaExceeded, Unavailable
+from service.store.errors import Conflict, DiskQuotaExceeded, NoSpace, NotFound, QuotaExceeded, Unavailable
 from service.uploads import TooLarge, WrongOffset
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "The request cannot be understood", 401: "A valid token is needed", 403: "The token may not do this",
-    404: "Not found", 405: "Method not allowed", 421: "The request is for another host", 507: "The disk is full",
+    404: "Not found", 405: "Method not allowed", 421: "The request is for another host", 507: "No room on the disk",
     409: "The request contradicts what is there", 411: "Content-Length is needed", 412: "Precondition failed",
     413: "Too large", 415: "The media type is not supported", 416: "The range is not there",
     422: "The content has mistakes", 429: "Too many requests", 500: "Something went wrong in the service",
@@ -62,6 +62,7 @@ STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Conflict, 409),
     (IllegalTransition, 409),
     (WrongOffset, 409),
+    (DiskQuotaExceeded, 507),
     (QuotaExceeded, 429),
     (TooLarge, 413),
     (NoSpace, 507),
@@ -195,7 +196,7 @@ def install(app: FastAPI) -> None:
 
 async def _answer(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
-    if problem.status >= 500:
+    if problem.status >= 500 and not isinstance(error, DiskQuotaExceeded):  # the project's own matter
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     problem.detail = request.app.state.service.redactor.text(problem.detail)
     return respond(request, problem)

@@ -25,7 +25,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -235,9 +235,9 @@ def _give_back(own: int, fingerprint: str, incoming: Path) -> None:
         os.rename(incoming / fingerprint, fingerprint, dst_dir_fd=own)
 
 
-def free_stages(settings: Settings, clock: Callable[[], float] = time.time) -> int:
-    """Delete the stages of every project that no job's folder leads to and that are older than the settings allow;
-    returns how many.
+def free_stages(settings: Settings, clock: Callable[[], float] = time.time, at_once: Collection[str] = ()) -> int:
+    """Delete the stages of every project that no job's folder leads to and that are older than the settings allow,
+    those of the projects in `at_once` however old they are; returns how many.
 
     A stage first loses its name, so that no attempt begins to use it; one that an attempt linked to at that moment
     gets it back.
@@ -253,7 +253,7 @@ def free_stages(settings: Settings, clock: Callable[[], float] = time.time) -> i
             continue
         if folder.name.endswith(DOOMED):  # by a server that was killed
             doomed.append(folder)
-        elif name not in used and _taken_at(folder) < oldest:
+        elif name not in used and (folder.parts[-3] in at_once or _taken_at(folder) < oldest):
             os.rename(folder, gone := folder.with_name(f"{name}{DOOMED}"))
             doomed.append(gone)
     used = _used(settings) if doomed else set()

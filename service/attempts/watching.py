@@ -4,8 +4,9 @@ One thread asks the store what is live and hands each attempt to a small pool, o
 done here can be done again: a server that was killed at any point goes on from the store's last word, because starting
 is idempotent, ingesting is exactly once, publishing is idempotent, and an attempt ends once.
 
-Two limits end an attempt that does not end by itself: the time that its job may run, and silence. A job's time is that
-of all its attempts since it was submitted or last retried by a user; what it waits in the queue does not count. An
+Three limits end an attempt that does not end by itself: the time that its job may run, the disk that its project may
+take, and silence. A job's time is that of all its attempts since it was submitted or last retried by a user; what it
+waits in the queue does not count. Of a project that keeps more than it may, the jobs end whose folders grew since; an
 attempt is silent when for `stall_seconds` it printed nothing, wrote no event, and none of its ranks finished a step.
 Then the rank whose process shows no sign of life is named, if there is one.
 
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, EXIT_USAGE, RecipeError
+from pipelines.core.pages import size
 from service.attempts import publishing
 from service.attempts.environment import secrets_of
 from service.attempts.folders import Folders, folders_of, record_of
@@ -208,6 +210,8 @@ def last_sentence(console: str) -> str:
 TICK = 0.25
 """Seconds between two looks when nobody wakes it."""
 WORKERS = 8
+GROWTH = 1 << 20
+"""Bytes by which a job's folder grows before a full project's limit ends it: events and logs are no reason."""
 KILL_SECONDS = 5.0
 """A worker waits so long for a tree to die, then lets others have their turn and looks again."""
 CANCEL_SECONDS = 10.0
@@ -248,6 +252,8 @@ class Watcher:
         self._told: dict[str, State | Reason] = {}
         self._looked: dict[str, float] = {}
         """When an attempt's limits were last looked at."""
+        self._sizes: dict[str, int] = {}
+        """Bytes of the job's folder, as last measured while its project was not full."""
         self._errors: dict[str, int] = {}
         """Looks in a row that raised an error."""
         self._redactor = Redactor(of_environment())
@@ -284,7 +290,7 @@ class Watcher:
     def _look_at_all(self) -> list[Future[None]]:
         busy = {name for name, future in list(self._busy.items()) if not future.done()}
         live = self._store.live_attempts(self._holder)
-        for by_attempt in (self._busy, self._rest, self._told, self._errors, self._looked):
+        for by_attempt in (self._busy, self._rest, self._told, self._errors, self._looked, self._sizes):
             for gone in by_attempt.keys() - {attempt.id for attempt, _ in live} - busy:
                 del by_attempt[gone]
         started = []
@@ -321,6 +327,9 @@ class Watcher:
             return
         if not self._may_run(job):
             self._never(attempt, job, AttemptOutcome(None, Reason.NO_RESOURCES, UNISOLATED))
+            return
+        if (usage := self._store.disk_usage(job.project)).full:
+            self._never(attempt, job, AttemptOutcome(None, Reason.DISK_QUOTA, usage.sentence))
             return
         try:
             spec = prepare(self._store, self._settings, job, attempt, self._pipelines)
@@ -423,6 +432,7 @@ class Watcher:
         limit = None
         if longest(job, self._settings) is not None:
             limit = over_time(job, self._store.attempts(job.id), self._settings, now)
+        limit = limit or self._over_quota(attempt, job)
         record = Path(str(handle.record.get("record") or folders_of(self._settings.jobs, job).record(attempt.id)))
         limit = limit or silent(attempt, folders_of(self._settings.jobs, job), record, self._settings, now)
         if limit is None:
@@ -431,10 +441,34 @@ class Watcher:
         log.warning("attempt %s: %s", attempt.id, limit.message)
         return limit.reason
 
+    def _over_quota(self, attempt: Attempt, job: Job) -> Limit | None:
+        """The limit of a job whose folder grew since its project keeps as much on the disk as it may, or made it so."""
+        usage = self._store.disk_usage(job.project)
+        if usage.limit is None:
+            return None
+        now = self._store.job_bytes(job.id)
+        if not usage.full:
+            self._sizes[attempt.id] = now
+            return None
+        if now - self._sizes.setdefault(attempt.id, now) < GROWTH:
+            return None
+        return Limit(
+            Reason.DISK_QUOTA,
+            f"{usage.sentence}. This job's folder grew to {size(now)}; it is stopped, its last checkpoint is kept, and "
+            "`finery retry` goes on from there when there is room",
+        )
+
     def _publish(self, attempt: Attempt, job: Job) -> AttemptOutcome | None:
         """Give every publication its place and its row; what went wrong, when something did."""
         try:
-            for publication in publishing.publications(folders_of(self._settings.jobs, job)):
+            publications = list(publishing.publications(folders_of(self._settings.jobs, job)))
+            if publications and (usage := self._store.disk_usage(job.project)).full:
+                return AttemptOutcome(
+                    EXIT_DONE + 1,
+                    Reason.DISK_QUOTA,
+                    f"{usage.sentence}. Nothing was published; `finery retry` does it when there is room",
+                )
+            for publication in publications:
                 if MODEL.fullmatch(publication.name) is None or FINGERPRINT.fullmatch(publication.fingerprint) is None:
                     return AttemptOutcome(
                         EXIT_DONE + 1, Reason.BAD_RECIPE, "what lies in published/ is not what a publish stage writes"

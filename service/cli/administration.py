@@ -1,13 +1,15 @@
-"""`finery token` and `finery audit`: who may use a service, and who did what on it."""
+"""`finery token`, `finery project` and `finery audit`: who may use a service, how much of it, and who did what on it."""
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.pages import size
 from service.cli.jobs import connect, quoted, say, since, table
 
 
@@ -63,6 +65,103 @@ def revoke(identifier: str, server: str | None, token_file: Path | None, as_json
         else f"{identifier}  revoked"
     )
     return 0
+
+
+KINDS = ("files", "jobs", "models", "stages", "downloads")
+SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kMGTP]?i?)B?", re.ASCII)
+POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def bytes_of(text: str) -> int | None:
+    """`50GB`, `1.5 TB`, `512MiB`, a number of bytes, or `none`. Raises CommandError."""
+    if text.strip().lower() == "none":
+        return None
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise CommandError(
+            f"'{text}' is no size: write bytes, or a number with kB, MB, GB, TB or PB (KiB and so on for powers of "
+            "1024), or `none` for no limit"
+        )
+    unit = match.group(2)
+    factor = (1024 if unit.endswith("i") else 1000) ** POWERS[unit.rstrip("i")]
+    return round(float(match.group(1)) * float(factor))
+
+
+def show_project(name: str | None, server: str | None, token_file: Path | None, as_json: bool) -> int:
+    """What a project keeps on the disk, and what takes the most. Returns the exit code."""
+    with connect(server, token_file) as connection:
+        project = name or connection.get("/me")["project"]
+        usage = connection.get(f"/projects/{quoted(project)}/usage")
+    if as_json:
+        print(json.dumps(usage, ensure_ascii=False))
+        return 0
+    limit = usage["limit"]
+    allowed = "no limit" if limit is None else f"of {size(limit)} that it may keep"
+    print(f"Project {usage['project']} keeps {size(usage['total'])} on the disk, {allowed}.")
+    table(("kept", "size"), [(kind, size(usage[kind])) for kind in KINDS])
+    if usage["largest"]:
+        print("\nThe largest:")
+        table(("kind", "id", "name", "size"), [_kept(each) for each in usage["largest"]])
+    return 0
+
+
+def _kept(thing: dict[str, Any]) -> tuple[str, str, str, str]:
+    return thing["kind"].removesuffix("s"), thing["id"], thing["name"], size(thing["bytes"])
+
+
+def list_projects(server: str | None, token_file: Path | None, as_json: bool) -> int:
+    """All projects with their limits and what they keep. Returns the exit code."""
+    with connect(server, token_file) as connection:
+        answer = connection.get("/projects")
+    if as_json:
+        print(json.dumps({"projects": answer}, ensure_ascii=False))
+        return 0
+    rows = [
+        (
+            each["name"],
+            f"{each['weight']:g}",
+            *("-" if each[key] is None else each[key] for key in ("max_gpus", "max_running", "max_queued")),
+            size(each["usage"]["total"]),
+            "-" if each["max_bytes"] is None else size(each["max_bytes"]),
+        )
+        for each in answer
+    ]
+    table(("project", "weight", "GPUs", "running", "queued", "kept", "may keep"), rows)
+    return 0
+
+
+def set_project(
+    name: str,
+    given: dict[str, str | None],
+    weight: float | None,
+    max_bytes: str | None,
+    server: str | None,
+    token_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Set limits of a project, which is made when it is not there. Returns the exit code."""
+    body: dict[str, Any] = {key: _count(key, text) for key, text in given.items() if text is not None}
+    if weight is not None:
+        body["weight"] = weight
+    if max_bytes is not None:
+        body["max_bytes"] = bytes_of(max_bytes)
+    with connect(server, token_file) as connection:
+        project = connection.put(f"/projects/{quoted(name)}", body)
+    if as_json:
+        print(json.dumps(project, ensure_ascii=False))
+        return 0
+    limits = {key: project[key] for key in ("weight", "max_gpus", "max_running", "max_queued")}
+    limits["max_bytes"] = None if project["max_bytes"] is None else size(project["max_bytes"])
+    print(f"{project['name']}  " + "  ".join(f"{key} {'-' if each is None else each}" for key, each in limits.items()))
+    return 0
+
+
+def _count(key: str, text: str) -> int | None:
+    if text.strip().lower() == "none":
+        return None
+    if not (text.strip().isascii() and text.strip().isdecimal() and len(text.strip()) < 10):
+        raise CommandError(f"--{key.replace('_', '-')} is '{text}', must be a whole number, or `none` for no limit")
+    return int(text)
 
 
 PAGE = 500

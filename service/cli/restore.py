@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeVar, cast
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, create_engine, select, update
+from sqlalchemy import Connection, create_engine, delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.core.errors import CommandError
@@ -417,6 +417,7 @@ def _settle(connection: Connection, manifest: Manifest, home: Path, settings: Se
     )
     connection.execute(update(tables.hosts).values(state="down"))
     connection.execute(update(tables.gpu_slots).values(attempt=None))
+    connection.execute(delete(tables.disk_usage))  # what was restored is measured anew
     moved = str(settings.home) != manifest.home
     for row in connection.execute(select(tables.models.c.id, tables.models.c.path)).all() if moved else ():
         if row.path.startswith(f"{manifest.home}/"):

@@ -347,6 +347,71 @@ def revoke(
     raise typer.Exit(take(identifier, server, token_file, as_json))
 
 
+project_app = typer.Typer(
+    no_args_is_help=True,
+    help="Show what projects keep on the disk, and set what they may use.",
+    rich_markup_mode="rich",
+)
+app.add_typer(project_app, name="project")
+
+
+@project_app.command("show")
+def show_project(
+    name: Annotated[
+        str | None, typer.Argument(metavar="PROJECT", help="By default that of your token.", show_default=False)
+    ] = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a project keeps on the disk, what it may keep, and what takes the most."""
+    from service.cli.administration import show_project as show
+
+    raise typer.Exit(show(name, server, token_file, as_json))
+
+
+@project_app.command("list")
+def list_projects(server: Server = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List all projects with their limits. For admins."""
+    from service.cli.administration import list_projects as listing
+
+    raise typer.Exit(listing(server, token_file, as_json))
+
+
+@project_app.command("set")
+def set_project(
+    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Made when it is not there.", show_default=False)],
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--max-bytes",
+            metavar="SIZE",
+            help="What it may keep on the disk, such as 50GB, or none: files, jobs, models, stages, downloads.",
+        ),
+    ] = None,
+    max_gpus: Annotated[
+        str | None, typer.Option("--max-gpus", metavar="N", help="GPUs that its jobs may hold at once, or none.")
+    ] = None,
+    max_running: Annotated[
+        str | None, typer.Option("--max-running", metavar="N", help="Jobs that may run at once, or none.")
+    ] = None,
+    max_queued: Annotated[
+        str | None, typer.Option("--max-queued", metavar="N", help="Jobs that may wait at once, or none.")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option("--weight", help="Its share of the hosts beside other projects that wait.")
+    ] = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set limits of a project; those that are not named stay. For admins."""
+    from service.cli.administration import set_project as change
+
+    counts = {"max_gpus": max_gpus, "max_running": max_running, "max_queued": max_queued}
+    raise typer.Exit(change(name, counts, weight, max_bytes, server, token_file, as_json))
+
+
 evals_app = typer.Typer(no_args_is_help=True, help="Look at a service's evals.", rich_markup_mode="rich")
 app.add_typer(evals_app, name="evals")
 

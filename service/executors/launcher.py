@@ -42,7 +42,15 @@ from service.executors.process_tree import (
     memory_kills,
     start_time,
 )
-from service.executors.records import Console, FenceRefused, delete_secrets, take_fence, write_record, write_secrets
+from service.executors.records import (
+    Console,
+    FenceRefused,
+    delete_folder,
+    delete_secrets,
+    take_fence,
+    write_record,
+    write_secrets,
+)
 
 TYPE_CHECKING = False
 """As typing's, which takes longer to import than all the rest."""
@@ -282,10 +290,8 @@ class Launcher:
 
     def _clear(self) -> None:
         """Remove the attempt's private temporary files."""
-        import shutil
-
         for name in ("tmp", "root"):
-            shutil.rmtree(self.request["sandbox"][name], ignore_errors=True)
+            delete_folder(self.request["sandbox"][name])
 
     def _signals(self, numbers: bytes) -> None:
         if signal.SIGTERM not in numbers:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from service.executors.protocol import (
 )
 from service.executors.records import (
     FenceRefused,
+    delete_folder,
     delete_secrets,
     read_console,
     read_record,
@@ -289,7 +289,7 @@ def _sweep(handle: Handle, end: float) -> bool:
             gone = False
         if gone:
             for folder in handle.record.get("private", ()):
-                shutil.rmtree(folder, ignore_errors=True)
+                delete_folder(folder)
         if gone or time.monotonic() > end:
             return gone
         time.sleep(_PAUSE)

@@ -47,6 +47,18 @@ def write_file(folder: str, name: str, content: bytes) -> None:
         os.close(place)
 
 
+def delete_folder(folder: str | os.PathLike[str]) -> None:
+    """Delete a folder that an attempt wrote into, as far as it can be; `rm` where folders lie too deep in each other
+    for Python, which goes down by calling itself."""
+    import shutil
+    import subprocess
+
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", os.fspath(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
 def secret_variables(folder: str | os.PathLike[str], secrets: Mapping[str, str]) -> dict[str, str]:
     """What an attempt's environment says of its secrets: where their files lie, never their names or values."""
     place = os.path.join(os.path.abspath(folder), SECRETS)

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     """It ran for as long as it may."""
     STALLED = "stalled"
     """Nothing was heard of it for too long."""
+    DISK_QUOTA = "disk_quota"
+    """Its project keeps more on the disk than it may."""
     INTERNAL = "internal"
     """Anything else; the log has the trace."""
 

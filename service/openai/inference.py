@@ -169,6 +169,7 @@ async def _events(
                     raise Problem(401, "The token is expired or was revoked.", "bad_token")
         yield ServerSentEvent(DONE)
     except Problem as problem:
+        problem.detail = service.redactor.text(problem.detail)  # as where an answer is a status
         yield _event(envelope(problem_of(problem)))
     finally:
         await _left(opening)

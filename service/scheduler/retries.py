@@ -32,6 +32,8 @@ POLICIES: dict[Reason, Policy] = {
     Reason.NO_RESOURCES: Policy(retries=0),
     # the user decides whether it may go on
     Reason.TIME_LIMIT: Policy(retries=0),
+    # the user deletes something first
+    Reason.DISK_QUOTA: Policy(retries=0),
     # the same batch on the same device runs out again
     Reason.OUT_OF_MEMORY: Policy(retries=0),
     # not the job's fault

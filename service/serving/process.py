@@ -12,7 +12,6 @@ import logging
 import os
 import queue
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -27,7 +26,7 @@ from service.attempts.preparing import PIPELINES, sandbox_around
 from service.executors.hosts import cores_here
 from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, ExecutorError, Handle, Placement, Running
-from service.executors.records import read_console
+from service.executors.records import delete_folder, read_console
 from service.jobs.job import new_id
 from service.serving.questions import Gone, Question
 from service.settings import Settings
@@ -252,7 +251,7 @@ class ModelProcess:
                 ran_out = exit_record.get("reason") == "out_of_memory"
         if ran_out:
             why = "the process that serves the model ran out of memory (FINERY_SERVE_MEMORY bounds it); ask for less"
-        shutil.rmtree(self._folder, ignore_errors=True)
+        delete_folder(self._folder)
         with self._lock:
             self._closing = self._closing or why
             waiting = list(self._questions.values())

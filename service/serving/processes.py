@@ -13,7 +13,6 @@ process for all of them, and the older one ends when its last question does.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from service.attempts.preparing import PIPELINES
 from service.executors.hosts import this_host
 from service.executors.isolation import isolation_of
 from service.executors.local import LocalExecutor
+from service.executors.records import delete_folder
 from service.serving.process import ModelProcess
 from service.serving.questions import Gone, Question
 from service.settings import Settings
@@ -76,6 +76,8 @@ class ModelProcesses:
         self._living: set[ModelProcess] = set()
         self._failed: dict[str, tuple[float, str]] = {}
         self._asking: Counter[str] = Counter()
+        self.most: dict[str, int | None] = {}
+        """Project -> how many processes it may have at once, as it was when it last asked; None for no limit."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -217,6 +219,7 @@ class ModelProcesses:
                 raise _unavailable("The server stops.")
             if self._settings.serve_models == 0:
                 raise Problem(403, "This server serves no models (FINERY_SERVE_MODELS=0).", "not_served")
+            self._hold_project(model)
             self._make_room(model)
             executor = self._executor or self._begin()
             process = self._processes[key] = ModelProcess(
@@ -246,6 +249,23 @@ class ModelProcesses:
         if process in self._leaving:
             self._leaving.remove(process)
 
+    def _hold_project(self, model: PublishedModel) -> None:
+        """Keep a project within its limit: the one of its processes that was idle for longest ends. Raises Problem."""
+        most = self.most.get(model.project)
+        mine = [each for each in self._processes.values() if each.model.project == model.project]
+        if most is None or len(mine) < most:
+            return
+        idle = [each for each in mine if each.ready.done() and not each.open_questions]
+        if most == 0 or not idle:
+            raise Problem(
+                429,
+                f"Project '{model.project}' may have {most} processes at once (max_running), for models that are asked "
+                "as for jobs; wait until one is idle, or ask an admin for more.",
+                "quota_exceeded",
+                headers={"Retry-After": "5"},
+            )
+        self._stop(min(idle, key=lambda each: each.used), f"'{model.name}' takes its place; ask again")
+
     def _make_room(self, model: PublishedModel) -> None:
         """End the process that was idle for longest, where there are as many as there may be. Raises Problem."""
         if len(self._processes) + len(self._leaving) < self._settings.serve_models:
@@ -262,7 +282,7 @@ class ModelProcesses:
     def _begin(self) -> LocalExecutor:
         """With the first question: the executor, and the thread that looks for idle processes."""
         settings = self._settings
-        shutil.rmtree(settings.serving, ignore_errors=True)  # of a server that was killed, its processes with it
+        delete_folder(settings.serving)  # of a server that was killed, its processes with it
         settings.serving.mkdir(parents=True, mode=0o700)
         try:
             host = this_host(gpus=settings.serve_gpus)

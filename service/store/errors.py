@@ -4,6 +4,7 @@ FineryError
 ├── NotFound        nothing of that id, or it belongs to another project
 ├── Conflict        the request contradicts what is already there
 ├── QuotaExceeded   the project's limit is reached
+│   └── DiskQuotaExceeded   it keeps as much on the disk as it may
 ├── TooLarge        a file, or the project's files together, would be larger than allowed
 ├── Fenced          the attempt was replaced by a later one and may write nothing any more
 └── Unavailable     the database did not answer; whether the last change was written is unknown
@@ -37,6 +38,12 @@ class QuotaExceeded(FineryError):
     """The project's limit is reached."""
 
     reason = "quota_exceeded"
+
+
+class DiskQuotaExceeded(QuotaExceeded):
+    """The project keeps as much on the disk as it may."""
+
+    reason = "disk_quota"
 
 
 class TooLarge(FineryError):

@@ -12,6 +12,7 @@ from service.jobs.job import new_id
 from service.store import tables
 from service.store.audit import note
 from service.store.database import Database, Transaction
+from service.store.disk_usage import refuse_full, usage_within
 from service.store.errors import Conflict, NotFound, TooLarge
 from service.store.projects import known_project
 from service.store.tables import now
@@ -63,14 +64,15 @@ class FileQueries(Database):
         most: int | None = None,
     ) -> File:
         """Begin an upload. Raises TooLarge when the project's files would be more than `most` bytes with the
-        announced ones."""
+        announced ones, DiskQuotaExceeded when all that it keeps would be more than it may."""
         made = File(
             new_id("file"), project, filename, purpose, UPLOADING, bytes, sha256, 0, bytes or 0, created_by, now()
         )
 
         def work(transaction: Transaction) -> File:
-            known_project(transaction, project, lock=True)
+            owner = known_project(transaction, project, lock=True)
             if transaction.execute(select(files.c.id).where(files.c.id == made.id)).first() is None:
+                refuse_full(transaction, owner, bytes or 0)
                 if bytes and most is not None:
                     _check_room(_reserved(transaction, project), bytes, most)
                 transaction.execute(insert(files).values(**vars(made)))
@@ -83,12 +85,12 @@ class FileQueries(Database):
         """Let a file grow to `wanted` bytes in all, or to `least` where no more fits; returns how far it may grow.
 
         The project's files together never come to more than `most` bytes, whoever else reserves at the same time, from
-        this server or another one. Raises TooLarge, or Conflict once the file is complete.
+        this server or another one. Raises TooLarge, DiskQuotaExceeded, or Conflict once the file is complete.
         """
 
         def work(transaction: Transaction) -> int:
             file = file_of(self._row(transaction, file_id, None))
-            known_project(transaction, file.project, lock=True)  # one reservation at a time in a project
+            owner = known_project(transaction, file.project, lock=True)  # one reservation at a time in a project
             file = file_of(self._row(transaction, file_id, None))
             if file.state != UPLOADING:
                 raise Conflict(f"file '{file_id}' is complete")
@@ -97,6 +99,9 @@ class FileQueries(Database):
             used = _reserved(transaction, file.project)
             _check_room(used, least - file.reserved, most)
             left = most - used
+            if owner.max_bytes is not None:
+                refuse_full(transaction, owner, least - file.reserved)
+                left = min(left, owner.max_bytes - usage_within(transaction, owner).total)
             granted = min(max(least, wanted), file.reserved + left)
             transaction.execute(update(files).where(files.c.id == file_id).values(reserved=granted))
             return granted

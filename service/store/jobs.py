@@ -18,6 +18,7 @@ from service.store import tables
 from service.store.audit import Action, note
 from service.store.changes import ATTEMPTS, JOBS, QUEUE, job_topic
 from service.store.database import Database, Transaction
+from service.store.disk_usage import forget_usage, refuse_full
 from service.store.errors import Conflict, Fenced, NotFound, QuotaExceeded
 from service.store.projects import known_project
 from service.store.tables import job_of, now, placement_of, row_of_request
@@ -157,7 +158,8 @@ class JobQueries(Database):
         """Take a job, once for each idempotency key of a project. Returns it, and whether it is new.
 
         Raises Conflict when the key came with another request, NotFound when it depends on a job that is not there,
-        QuotaExceeded when `max_queued` (or the project's own limit, which comes first) is reached.
+        QuotaExceeded when `max_queued` (or the project's own limit, which comes first) is reached, DiskQuotaExceeded
+        when the project keeps as much on the disk as it may.
         """
         identifier = new_id("job")
         tried = False
@@ -169,7 +171,10 @@ class JobQueries(Database):
                 self._same(transaction, identifier, request) if tried or request.idempotency_key is not None else None
             )
             tried = True
-            return before or self._take(
+            if before is not None:
+                return before
+            refuse_full(transaction, project)
+            return self._take(
                 transaction, identifier, request, project.max_queued if project.max_queued is not None else max_queued
             )
 
@@ -359,6 +364,7 @@ class JobQueries(Database):
             transaction.execute(
                 delete(tables.leases).where(tables.leases.c.name.in_([job_id, f"openai-results:{job_id}"]))
             )
+            forget_usage(transaction, "jobs", job_id)
             transaction.execute(delete(jobs).where(jobs.c.id == job_id))
             note(transaction, "job.delete", "job", job_id, job.project, name=job.name)
             transaction.topics |= {JOBS, QUEUE, job_topic(job_id)}

@@ -38,6 +38,8 @@ class Project:
     """Jobs that may hold resources at once."""
     max_queued: int | None = None
     """Jobs that may wait at once."""
+    max_bytes: int | None = None
+    """What it may keep on the disk in all: files, run folders, models, finished stages, downloads."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the API keeps for it, such as allow-listed remote code."""
     created: float = 0.0
@@ -86,9 +88,9 @@ class ProjectQueries(Database):
         return self.read(lambda transaction: [project_of(row) for row in transaction.execute(query).mappings()])
 
     def set_project(self, name: str, **changes: Any) -> Project:
-        """Change `weight`, `max_gpus`, `max_running`, `max_queued` or `settings` of a project, made when it is not
-        there."""
-        unknown = set(changes) - {"weight", "max_gpus", "max_running", "max_queued", "settings"}
+        """Change `weight`, `max_gpus`, `max_running`, `max_queued`, `max_bytes` or `settings` of a project, made when
+        it is not there."""
+        unknown = set(changes) - {"weight", "max_gpus", "max_running", "max_queued", "max_bytes", "settings"}
         if unknown:
             raise TypeError(f"a project has no {', '.join(sorted(unknown))}")
         if changes.get("weight", 1) <= 0:

@@ -18,6 +18,7 @@ from service.store import tables
 from service.store.audit import actor, note
 from service.store.changes import JOBS
 from service.store.database import Database, Transaction
+from service.store.disk_usage import forget_usage
 from service.store.errors import Conflict, NotFound
 from service.store.models import (
     ModelName,
@@ -203,6 +204,7 @@ class RegistryQueries(Database):
             transaction.execute(
                 delete(comparisons).where(or_(comparisons.c.model == model_id, comparisons.c.against == model_id))
             )
+            forget_usage(transaction, "models", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
             note(
                 transaction,

@@ -24,6 +24,7 @@ from service.store import tables
 from service.store.attempts import AttemptQueries, LeaseQueries
 from service.store.audit import AuditQueries
 from service.store.database import Database, Transaction
+from service.store.disk_usage import DiskUsageQueries
 from service.store.errors import Unavailable
 from service.store.evals import EvalQueries
 from service.store.events import EventQueries
@@ -38,7 +39,7 @@ from service.store.results import ResultQueries
 from service.store.tables import now
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0006"
+NEWEST = "0007"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""
@@ -231,6 +232,7 @@ class Store(
     QueueQueries,
     AuditQueries,
     CountQueries,
+    DiskUsageQueries,
 ):
     """Jobs and all that belongs to them. Thread-safe; each call is one transaction.
 

@@ -73,6 +73,7 @@ projects = Table(
     Column("max_gpus", Integer),
     Column("max_running", Integer),
     Column("max_queued", Integer),
+    Column("max_bytes", BigInteger),  # on the disk, of everything that it keeps
     _json("settings"),
     _time("created", nullable=False),
 )
@@ -297,6 +298,16 @@ model_comparisons = Table(
     Column("against", SafeText, ForeignKey("models.id"), primary_key=True),
     _json("document"),
     _time("created", nullable=False),
+)
+
+disk_usage = Table(
+    "disk_usage",
+    metadata,
+    Column("project", SafeText, ForeignKey("projects.name"), primary_key=True),
+    Column("kind", SafeText, primary_key=True),  # jobs, models, stages or downloads
+    Column("thing", SafeText, primary_key=True),  # id of the job or model; empty for the other two
+    Column("bytes", BigInteger, nullable=False),
+    _time("measured", nullable=False),
 )
 
 model_permissions = Table(

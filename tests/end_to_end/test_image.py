@@ -4,13 +4,22 @@
 packages come from is what pip says on this machine; folders of wheels are mounted. Takes some minutes and root.
 """
 
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.service.databases import fresh_postgresql, missing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = ("buildah", "debootstrap")
@@ -49,7 +58,13 @@ class Builder:
 
 @pytest.fixture(scope="module")
 def container(tmp_path_factory):
-    """(buildah, a container of the built image)"""
+    """(buildah, a container of the built image); of `FINERY_TEST_IMAGE`, a store of buildah's, where that is set."""
+    if given := os.environ.get("FINERY_TEST_IMAGE"):
+        build = Builder(Path(given))
+        name = build("from", "localhost/finery")
+        yield build, name
+        build("rm", name)
+        return
     folder = tmp_path_factory.mktemp("image")
     build = Builder(folder)
     root = folder / "base"
@@ -67,7 +82,11 @@ def container(tmp_path_factory):
             "--format",
             "docker",
             "--build-arg",
-            "BASE_IMAGE=localhost/base",
+            "VARIANT=cpu",
+            "--build-arg",
+            "CPU_BASE=localhost/base",
+            "--build-arg",
+            "CUDA_BASE=localhost/base",
             "--tag",
             "localhost/finery",
         ]
@@ -99,6 +118,120 @@ def test_a_recipe_runs_in_the_image_as_a_user_who_is_not_root(container):
     assert user == "10001"
     assert version.startswith("finery 0")
     assert '"exit_code": 0' in rest[-1] or '"status": "done"' in rest[-1]
+
+
+def test_what_the_image_consists_of_is_written_down_and_valid(container, tmp_path):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    build, name = container
+    text = inside(build, name, "cat /opt/finery/share/finery/sbom.cdx.json")
+    document = json.loads(text)
+    version = SchemaVersion.from_version(document["specVersion"])
+    assert JsonStrictValidator(version).validate_str(text) is None
+    there = {re.sub("[-_.]+", "-", each["name"]).lower(): each["version"] for each in document["components"]}
+    pins = dict(
+        line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line[:1].isalpha()
+    )
+    for package in ("torch", "transformers", "pyarrow", "ray", "sqlalchemy"):
+        assert there[package].partition("+")[0] == pins[package]
+    installed = json.loads(inside(build, name, f"python3 -c '{LISTED}'", path="/opt/finery/bin"))
+    assert set(installed) - {"finery"} <= set(there), "the list is not whole"
+    assert "cyclonedx-bom" not in there
+
+
+LISTED = (
+    "import importlib.metadata as m, json, re; "
+    'print(json.dumps([re.sub("[-_.]+", "-", d.name).lower() for d in m.distributions()]))'
+)
+
+
+def inside(build, name, script, path="", **variables):
+    """What a shell prints in the container."""
+    words = [part for key, value in variables.items() for part in ("--env", f"{key}={value}")]
+    script = f"export PATH={path}:$PATH; {script}" if path else script
+    return build("run", "--isolation", "chroot", *words, name, "sh", "-c", script)
+
+
+def test_nothing_that_builds_is_left_in_the_image(container):
+    build, name = container
+    script = (
+        "for each in pip pip3 gcc cc make git curl; do command -v $each; done; ls -d /opt/s* /var/lib/apt/lists/* 2>&1"
+    )
+    said = inside(build, name, f"{script} || true; id -u").splitlines()
+    assert said[-1] == "10001"
+    assert all("No such file" in line for line in said[:-1]), said
+    assert inside(build, name, "python3 -c 'import pip' 2>&1 || true").endswith("No module named 'pip'")
+
+
+def services():
+    """The services of compose.yaml that are this image."""
+    document = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
+    return {name: each for name, each in document["services"].items() if "build" in each}
+
+
+@contextmanager
+def running(build, name, service, **variables):
+    """A service of compose.yaml in a container of its own, by the image's own entry point."""
+    own = build("from", "localhost/finery")
+    words = [str(each) for each in build.words]
+    environment = {key: value for key, value in service.get("environment", {}).items() if "$" not in str(value)}
+    words += ["run", "--isolation", "chroot", "--workingdir", service["working_dir"]]
+    words += ["--volume", f"{build.folder}/compose:/data"]
+    for key, value in {**environment, **variables}.items():
+        words += ["--env", f"{key}={value}"]
+    with open(build.folder / f"{name}.log", "wb") as log:
+        process = subprocess.Popen(
+            [*words, own, "tini", "-s", "--", "entrypoint", *service["command"]],
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield own
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(60)
+            build("rm", own)
+
+
+def ready(build, name, seconds=180):
+    """Until the service of this log answers on its port."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        with suppress(OSError, ValueError), urllib.request.urlopen("http://127.0.0.1:8080/readyz", timeout=4) as answer:
+            return answer.status
+        time.sleep(1)
+    raise AssertionError((build.folder / f"{name}.log").read_text()[-3000:])
+
+
+def test_the_service_of_compose_runs_on_postgresql_and_writes_only_where_it_may(container):
+    """By its own entry point, command and environment, as the image's user."""
+    if reason := missing():
+        pytest.skip(reason)
+    build, _ = container
+    (build.folder / "compose").mkdir(exist_ok=True)
+    os.chown(build.folder / "compose", 10001, 10001)
+    offered = services()
+    with fresh_postgresql() as url:
+        shared = {"FINERY_DATABASE_URL": url, "FINERY_LOG_LEVEL": "warning", "FINERY_WARM": "0"}
+        with running(build, "finery", offered["finery"], **shared) as own:
+            assert ready(build, "finery") == 200
+            script = (
+                "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /home/finery -o -path "
+                "/data -o -path /cache -o -path /work -o -path /run -o -path /etc \\) -prune -o -type f -mmin -3 -print 2> /dev/null || true"
+            )
+            assert inside(build, own, script) == "", "it writes where a read-only root would refuse it"
+
+
+@pytest.mark.parametrize("word", ["worker", "head"])
+def test_a_cluster_without_a_token_is_refused(container, word):
+    build, name = container
+    said = inside(build, name, f"entrypoint {word} 2>&1 || true", FINERY_RAY_ADDRESS="127.0.0.1:6379")
+    assert "set RAY_AUTH_TOKEN to the token of the cluster" in said
 
 
 def test_the_image_serves(container):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import kubernetes_validate
 import pytest
 import yaml
 
-from service.settings import Settings
+from service.settings import Settings, variable_of
 from tests.service.test_deploy import DEPLOY
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -74,3 +77,85 @@ def test_the_server_takes_the_variables_and_arguments_of_its_pod():
     assert {
         each["persistentVolumeClaim"]["claimName"] for each in spec["volumes"] if "persistentVolumeClaim" in each
     } <= claims
+
+
+# --- compose.yaml and the image's entry point
+
+COMPOSE = DEPLOY.parents[1] / "compose.yaml"
+SERVICES = yaml.safe_load(COMPOSE.read_text())["services"]
+OWN = {name: each for name, each in SERVICES.items() if "build" in each}
+
+
+def test_compose_is_valid_by_its_specification():
+    """By the schema of compose-spec that check-jsonschema carries."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_service_of_compose_has_no_more_than_it_needs(name):
+    service = OWN[name]
+    assert service["read_only"] is True
+    assert service["user"] == "10001:10001"
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {each.partition(":")[0] for each in service["tmpfs"]} == {"/tmp", "/home/finery"}
+    assert {each.partition(":")[2] for each in service["volumes"]} == {"/data", "/cache"}
+    assert all(each.startswith("127.0.0.1:") for each in service.get("ports", ()))
+    known = {variable_of(field) for field in Settings.model_fields}
+    others = {"HF_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
+    assert set(service["environment"]) <= known | others
+    assert service["command"][0] in {"serve", "head", "worker"}
+
+
+def test_each_profile_of_compose_has_one_service_at_the_port():
+    """And a database and a cluster where it needs one."""
+    for profile in ("cpu", "gpu", "ray"):
+        there = {name for name, each in SERVICES.items() if profile in each.get("profiles", [profile])}
+        assert sum("ports" in SERVICES[name] for name in there) == 1, profile
+        assert all(needed in there for name in there for needed in SERVICES[name].get("depends_on", ())), profile
+    assert SERVICES["ray-gpu-worker"]["profiles"] == ["ray-gpu"]
+    assert {name for name, each in SERVICES.items() if "deploy" in each} == {"finery-gpu", "ray-gpu-worker"}
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "started"),
+    [
+        (["run", "x.yaml"], {}, "finery run x.yaml"),
+        ([], {}, "finery"),
+        (["chat", "registry/x"], {}, "finery chat registry/x"),
+        (
+            ["worker", "--num-gpus", "2"],
+            {"FINERY_RAY_ADDRESS": "head:6379", "RAY_AUTH_TOKEN": "t"},
+            "ray start --block --disable-usage-stats --address head:6379 --num-gpus 2",
+        ),
+        (
+            ["head"],
+            {"RAY_AUTH_TOKEN": "t"},
+            "ray start --block --disable-usage-stats --head --port 6379 --include-dashboard false",
+        ),
+    ],
+)
+def test_the_entry_point_starts_what_its_word_says(tmp_path, words, environment, started):
+    for name in ("finery", "ray"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    command = ["sh", str(DEPLOY / "entrypoint.sh"), *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", **environment}
+    )
+    assert done.stdout.strip() == started
+
+
+def test_a_worker_without_a_token_or_a_head_is_a_sentence():
+    for environment, missing in (({}, "FINERY_RAY_ADDRESS"), ({"FINERY_RAY_ADDRESS": "h:1"}, "RAY_AUTH_TOKEN")):
+        done = subprocess.run(
+            ["sh", str(DEPLOY / "entrypoint.sh"), "worker"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode != 0
+        assert f"set {missing} to" in done.stderr

@@ -16,8 +16,8 @@ from service.cli.backup import MANIFEST, BadArchive, backup
 from service.cli.restore import restore
 from service.jobs.job import JobRequest
 from service.settings import read_settings
-from service.store.store import open_store
-from service.store.tables import metadata
+from service.store.store import NEWEST, open_store
+from service.store.tables import metadata, projects
 from tests.service.databases import fresh_postgresql, missing
 from tests.words import words_of
 
@@ -99,7 +99,7 @@ def fitting(members, **changes):
     return {
         "format": 1,
         "finery": "1",
-        "schema": "0006",
+        "schema": NEWEST,
         "database": "sqlite",
         "made": "now",
         "home": "/srv/finery",
@@ -314,7 +314,8 @@ def test_rows_that_fit_no_table_leave_nothing_in_either_database(whole, refused,
         ("database/tokens.jsonl", b'{"id": "x"}\n', "other columns"),
         (
             "database/projects.jsonl",
-            b'{"name": "x", "weight": 1, "max_gpus": null, "max_running": null, "max_queued": null, "settings": {}, "created": null}\n',
+            json.dumps({column.name: None for column in projects.columns} | {"name": "x", "settings": {}}).encode()
+            + b"\n",
             "could not be restored",
         ),
     ):

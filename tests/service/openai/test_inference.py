@@ -15,7 +15,9 @@ import httpx
 import openai
 import pytest
 
+from service.api.problems import Problem
 from service.executors.process_tree import descendants
+from service.serving.questions import Question
 from service.settings import read_settings
 from service.store.projects import parts
 from service.store.store import Store
@@ -227,6 +229,33 @@ def test_where_nothing_isolates_only_admins_ask(served: Served, client: Any) -> 
             client.chat.completions.create(**GREEDY)
     finally:
         served.service.isolated = True
+
+
+def test_a_project_that_may_run_nothing_asks_nothing(served: Served, client: Any) -> None:
+    for process in served.service.served.living():
+        served.service.served.forget(process.model.id)
+    served.store.set_project("acme", max_running=0)
+    try:
+        with pytest.raises(openai.RateLimitError, match="may have 0 processes at once"):
+            client.chat.completions.create(**GREEDY)
+    finally:
+        served.store.set_project("acme", max_running=None)
+
+
+def test_no_folder_of_the_server_is_told_in_a_stream(served: Served, client: Any, monkeypatch: Any) -> None:
+    """A model's process says what went wrong in its own words, paths among them."""
+    real = Question.parts
+
+    async def parts(self: Question, seconds: float) -> Any:
+        async for part in real(self, seconds):
+            yield part
+            raise Problem(500, f"no weights in {served.settings.home}/models/acme", "internal")
+
+    monkeypatch.setattr(Question, "parts", parts)
+    with pytest.raises(openai.APIError) as told:
+        list(client.chat.completions.create(**{**GREEDY, "max_tokens": 8}, stream=True))
+    assert "no weights in" in str(told.value)
+    assert str(served.settings.home) not in str(told.value)
 
 
 def test_a_client_that_goes_away_is_not_written_for(served: Served, client: Any) -> None:

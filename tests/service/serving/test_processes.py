@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,29 @@ def test_where_all_are_busy_a_further_model_has_to_wait(serving: Any, tmp_path: 
     assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
     assert "as many as this server serves at once" in refused.detail
     assert ask(processes, other, n=2) == 2, "once the other is idle it makes room"
+
+
+def test_a_project_has_no_more_processes_than_it_may_have_jobs(serving: Any, tmp_path: Path) -> None:
+    processes = serving(serve_models=4)
+    processes.most["acme"] = 1
+    busy, other = model(tmp_path, "busy", "is silent"), model(tmp_path, "other")
+    foreign = replace(model(tmp_path, "foreign"), project="others")
+
+    async def several() -> Problem:
+        async with processes.question("t", busy, "complete", {}):
+            assert await asked(processes, foreign, n=1) == 1, "another project has its own"
+            with pytest.raises(Problem) as refused:
+                await asked(processes, other)
+            return refused.value
+
+    refused = asyncio.run(several())
+    assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "quota_exceeded", "5")
+    assert "Project 'acme' may have 1 processes at once (max_running)" in refused.detail
+    assert ask(processes, other, n=2) == 2, "an idle one of its own makes room"
+    assert soon(lambda: {each.model.name for each in processes.living()} == {"other", "foreign"})
+    processes.most["acme"] = 0
+    with pytest.raises(Problem, match="may have 0 processes"):
+        ask(processes, busy)
 
 
 @pytest.mark.parametrize(

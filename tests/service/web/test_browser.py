@@ -44,6 +44,7 @@ def places(site: Any) -> dict[str, str]:
         "deleted models": "/models?deleted=1",
         "studies": "/studies",
         "hosts": "/hosts",
+        "project": "/project",
         "nothing": "/compare",
         "no job": "/jobs?search=zzz",
     }

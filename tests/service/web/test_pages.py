@@ -12,7 +12,17 @@ from tests.service.web.conftest import csrf
 from tests.service.web.seeding import HOSTILE, RECIPE
 from tests.words import words_of
 
-PAGES = ["/jobs", "/studies", "/compare", "/leaderboard", "/models", "/hosts", "/submit", "/submit?mode=yaml"]
+PAGES = [
+    "/jobs",
+    "/studies",
+    "/compare",
+    "/leaderboard",
+    "/models",
+    "/hosts",
+    "/project",
+    "/submit",
+    "/submit?mode=yaml",
+]
 GOOD = "name: from-the-page\nmodel:\n  architecture: {preset: bert-tiny}\nstages:\n  - {stage: supervised, task: builtin/python-docs}\n"
 
 
@@ -399,3 +409,24 @@ def test_a_page_of_curves_is_numbers_only(site, clients):
     steps, values = found[0]["curves"]["loss"]
     assert len(steps) == len(values) == 60
     assert steps == sorted(steps)
+
+
+def test_an_admin_sets_what_a_project_may_keep_and_the_page_tells_its_members(site, clients):
+    store = site.store
+    name = site.seeder.job("kept").project
+    store.set_disk_usage({(name, "stages", ""): 3_000_000})
+    try:
+        assert clients("submitter").post(f"/projects/{name}", data={"gigabytes": "1"}).status_code == 403
+        assert clients("admin").post(f"/projects/{name}", data={"gigabytes": "much"}).status_code == 422
+        assert clients("admin").post(f"/projects/{name}", data={"gigabytes": "0.0015"}).status_code == 303
+        assert store.project(name).max_bytes == 1_500_000
+        for role in ("viewer", "admin"):
+            text = " ".join(clients(role).get("/project").text.split())
+            assert "of 1.5 MB" in text
+            assert ("All projects" in text) == (role == "admin")
+        assert "Nothing more is taken: no files, no jobs." in clients("viewer").get("/project").text
+        assert 'value="0.0015"' in clients("admin").get("/project").text
+        assert "project &#39;" in clients("submitter").post("/submit", data={"text": GOOD}).text
+    finally:
+        clients("admin").post(f"/projects/{name}", data={"gigabytes": ""})
+    assert store.project(name).max_bytes is None
