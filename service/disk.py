@@ -140,7 +140,7 @@ def sweep_models(store: Store, settings: Settings, clock: Callable[[], float] = 
             marked = folder.with_name(f".{folder.name}{DELETED}")
             with suppress(OSError):
                 folder.rename(marked)
-                shutil.rmtree(marked, ignore_errors=True)
+                delete_folder(marked)
         gone += 1
     if gone:
         log.info("%d deleted versions of models are gone for good", gone)

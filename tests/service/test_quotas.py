@@ -5,6 +5,7 @@ import io
 import json
 import os
 import threading
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ from service import quotas
 from service.api.models import remove
 from service.attempts import watching
 from service.cli.administration import bytes_of, list_projects, set_project, show_project
-from service.disk import forget_job
+from service.disk import forget_job, sweep_models
 from service.executors.records import delete_folder
 from service.jobs.job import JobRequest
 from service.jobs.states import Move, Reason, State
@@ -133,7 +134,7 @@ def test_a_full_project_publishes_when_there_is_room(server):  # noqa: F811
     assert [model.job for model in store.models("default")] == [job]
 
 
-def test_what_was_deleted_counts_no_longer_at_once(served):  # noqa: F811
+def test_what_was_deleted_counts_no_longer_when_its_files_are_gone(served):  # noqa: F811
     store, settings = served.store, served.settings
     attempt = served.started(served.job())
     folder = published(served, attempt)
@@ -158,6 +159,8 @@ def test_what_was_deleted_counts_no_longer_at_once(served):  # noqa: F811
     discard(store, settings, file)
     remove(served.service, store.models("acme")[0])
     forget_job(store, settings, attempt.job)
+    assert store.disk_usage("acme").models == kept.models, "it can be restored"
+    assert sweep_models(store, settings, lambda: time.time() + 8 * 86400) == 1
     assert (left := store.disk_usage("acme")).total == left.stages + left.downloads
     store.set_disk_usage({("acme", "jobs", attempt.job): 1 << 40})  # measured while it was being deleted
     assert store.disk_usage("acme").jobs == 0

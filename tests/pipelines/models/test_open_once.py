@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Lock, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,16 +21,19 @@ SMALL = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attent
 
 
 def ranks(count: int, head: Head, opened: Callable[[], Any]) -> tuple[list[Any], list[int]]:
-    """(what each of `count` processes gets, which of them opened the model), processes being threads."""
+    """(what each of `count` processes gets, which of them opened the model). Processes are threads, of which one works at
+    a time: transformers changes torch's functions while it makes a model."""
     said: list[Any] = [None] * count
-    turn, models, callers = Barrier(count), [None] * count, []
+    turn, alone, models, callers = Barrier(count), Lock(), [None] * count, []
 
     def go(rank: int) -> None:
         def gather(value: Any) -> list[Any]:
             said[rank] = value
+            alone.release()
             turn.wait(60)
             values = list(said)
             turn.wait(60)
+            alone.acquire()
             return values
 
         def counted() -> Any:
@@ -38,7 +41,8 @@ def ranks(count: int, head: Head, opened: Callable[[], Any]) -> tuple[list[Any],
             return opened()
 
         context: Any = SimpleNamespace(world=World(rank, count, "fsdp2"), gather=gather)
-        models[rank] = open_once(context, head, counted)
+        with alone:
+            models[rank] = open_once(context, head, counted)
 
     threads = [Thread(target=go, args=(rank,)) for rank in range(count)]
     for thread in threads:

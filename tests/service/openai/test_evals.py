@@ -214,7 +214,7 @@ def test_answers_that_are_there_are_graded_and_one_broken_row_is_an_error_of_its
 
 def test_a_run_goes_on_where_a_server_ended_and_counts_nothing_twice(client: Any, served: Served) -> None:
     made = client.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
-    rows = ROWS * 10
+    rows = ROWS * 100
     run = client.evals.runs.create(made.id, data_source=asking(GOOD, rows))
     first = EvalRunner(served.service)
     first.start()
@@ -222,7 +222,7 @@ def test_a_run_goes_on_where_a_server_ended_and_counts_nothing_twice(client: Any
     while sum(done(client, run)) == 0 and time.monotonic() < limit:
         time.sleep(0.01)
     first.stop()
-    assert 0 < sum(done(client, run)) < 40
+    assert 0 < sum(done(client, run)) < 400
     assert client.evals.runs.retrieve(run.id, eval_id=made.id).status == "in_progress"
     second = EvalRunner(served.service)
     second.start()
@@ -231,8 +231,8 @@ def test_a_run_goes_on_where_a_server_ended_and_counts_nothing_twice(client: Any
     finally:
         second.stop()
     assert run.status == "completed"
-    assert done(client, run) == (30, 10, 0)
-    assert run.per_model_usage[0].invocation_count >= 40
+    assert done(client, run) == (300, 100, 0)
+    assert run.per_model_usage[0].invocation_count >= 400
 
 
 def done(client: Any, run: Any) -> tuple[int, int, int]:

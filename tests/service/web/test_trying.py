@@ -179,7 +179,7 @@ def test_commands_for_the_same_answer_quote_what_was_written() -> None:
     assert words[2:] == ["|", "finery", "predict", "/tmp/my model", "-"]
     found = dict(same_answer(form, {"text": nasty}, model, "http://h", False))
     assert json.loads(shlex.split(found["curl"].replace("\\\n", " "))[-1]) == {"inputs": [{"text": nasty}]}
-    assert "http://h/api/v1/models/my%20model/predict" in found["curl"]
+    assert "http://h/api/v1/models/my%20model%401/predict" in found["curl"]
     compile(found["Python"], "answer.py", "exec")
 
 
