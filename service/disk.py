@@ -6,8 +6,8 @@ starts on a full disk, and made again when there is room: whoever frees space fi
 The sweep deletes uploads that nobody finished, jobs whose time after their end is over, deleted models whose grace
 period is over, and secrets of attempts that have ended. An upload that nobody added to for `upload_seconds` is deleted,
 row and bytes. The age of an upload is that of the last byte, by the part file's time of change, or of the announcement
-where no byte came. A chunk that is on its way holds the part's lock and is left alone. A part whose row is gone, because
-the service was killed between the two, goes likewise.
+where no byte came. A chunk that is on its way holds the part's lock and is left alone. A part whose row is gone,
+because the service was killed between the two, goes likewise.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def removable(alias: str, caller: Caller) -> str:
     if alias_named(alias) == PRODUCTION and caller.role != "admin":
         raise Problem(
             403,
-            f"Only an admin removes '@{PRODUCTION}': after that any version would be its first, without a test; promote "
+            f"Only an admin removes '@{PRODUCTION}': then any version would be its first, without a test; promote "
             "another version instead.",
             "forbidden",
         )

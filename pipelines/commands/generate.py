@@ -315,7 +315,7 @@ def _continuation(
 
 
 def log_probabilities(writer: TextGenerator, inputs: JSONObject, whole: Any) -> list[float]:
-    """Of a whole sequence (tokens,), (tokens - 1): natural logarithms, of each token after the first given all before it."""
+    """Of a whole sequence (tokens,), (tokens - 1): natural logarithms of tokens after the first, given those before."""
     import torch
 
     with torch.no_grad():

@@ -51,7 +51,7 @@ TOKENS = 64
 REFUSED = {
     "python": "runs code of its author's on the server, which nothing here does; say the same with string_check, "
     "text_similarity, score_model and multi",
-    "endpoint": "asks an address of its author's; a judge at an endpoint stands in a recipe: submit one to /api/v1/jobs",
+    "endpoint": "asks an address of its author's; a judge at an endpoint stands in a recipe, sent to /api/v1/jobs",
 }
 
 

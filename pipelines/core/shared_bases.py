@@ -1,7 +1,7 @@
-"""Which published adapters may stand on one copy of their base: those whose bases are the same, byte for byte. No torch.
+"""Which published adapters may stand on one copy of their base: those whose bases are equal, byte for byte. No torch.
 
-A publication with `merge: false` holds its adapter, and its base in `base/`. What counts is the SHA-256 of the files that
-lie there, and not what a list of checksums says of them.
+A publication with `merge: false` holds its adapter, and its base in `base/`. What counts is the SHA-256 of the files
+that lie there, and not what a list of checksums says of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from pipelines.core.model_abilities import abilities_of
 
 METHODS = ("LORA", "IA3", "FINERY_BOTTLENECK")
-"""PEFT's types of adapters that are modules beside those of the base, of which one at a time can be switched on. Virtual
-tokens are none: they stand before the model."""
+"""PEFT's types of adapters that are modules beside those of the base, of which one at a time can be switched on.
+Virtual tokens are none: they stand before the model."""
 SETTINGS = "adapter_config.json"
 BASE = "base"
 LEFT_OUT = (".md", ".gitattributes")

@@ -64,7 +64,7 @@ def signs_and_words(text: str) -> list[str]:
 
 
 def bleu(text: str, reference: str) -> float:
-    """Sentence BLEU: runs of one to four words, as many as the text has, smoothed; Post 2018, arxiv.org/abs/1804.08771."""
+    """Sentence BLEU: runs of one to four words, as many as there are, smoothed; Post 2018, arxiv.org/abs/1804.08771."""
     from sacrebleu.metrics.bleu import BLEU
 
     return min(1.0, float(BLEU(effective_order=True).sentence_score(text, [reference]).score) / 100)

@@ -41,8 +41,8 @@ SPARE = 16
 
 
 class PromptText(str):
-    """A prompt as people read it, that knows its messages, because another tokenizer may have another chat template, and
-    its row, which graders read."""
+    """A prompt as people read it, that knows its messages, because another tokenizer may have another chat template,
+    and its row, which graders read."""
 
     messages: tuple[Mapping[str, Any], ...]
     """What was said before the answer, each with `role` and `content`; empty for a plain text."""

@@ -142,7 +142,7 @@ def attend(request: AttentionRequest, opened: OpenedModel | None = None) -> Atte
     if not request.text.strip():
         raise CommandError("the text is empty; give a sentence")
     checkpoint = None if opened is not None else checkpoints.find(request.model)
-    config = opened.model.config if checkpoint is None else checkpoints.config_of(checkpoint)  # type: ignore[union-attr]
+    config = opened.model.config if opened is not None else checkpoints.config_of(checkpoint)  # type: ignore[arg-type]
     family = heads.family_of(config)
     if (
         config.model_type in architecture_fields.BASELINE_RULES

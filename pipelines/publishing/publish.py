@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 ASSEMBLED = "assembled"
 CONTENTS = 3
-"""What a publication holds: since 2, what others verify and make it again with; since 3, its outcomes on each example, and its data
-with their licences, energy, costs and curves. An older one is published again."""
+"""What a publication holds: since 2, what others verify and make it again with; since 3, its outcomes on each
+example, and its data with their licences, energy, costs and curves. An older one is published again."""
 
 
 def _require(value: Any) -> Any:

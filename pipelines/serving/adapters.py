@@ -1,7 +1,8 @@
 """Several adapters on one copy of their base: opened together, and one at a time switched on.
 
-The base is opened once, with the first adapter on it; PEFT puts the others beside it. They are not merged: that would take
-a copy of the weights for each. An adapter that PEFT cannot put there is left out, and its model is served by itself.
+The base is opened once, with the first adapter on it; PEFT puts the others beside it. They are not merged: that would
+take a copy of the weights for each. An adapter that PEFT cannot put there is left out, and its model is served by
+itself.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class WrittenSequence:
     ) -> None:
         """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
         `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
-        says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes it,
-        where several stand on one base."""
+        says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes
+        it, where several stand on one base."""
         self.model, self.draw = model, draw
         self.prompt = list(prompt)
         self.limit = limit

@@ -1,11 +1,12 @@
 """vLLM as the engine of a served model, where it is installed, a GPU is there, and it knows the architecture.
 
-vLLM opens the model itself, chooses tokens by itself, and is told the settings of each text as `SamplingParams`. What is
-decoded, told and cut at stop strings is ours, as for every engine. Its numbers are its own: the same seed gives the same
-text again by vLLM, and another one than the other engines write.
+vLLM opens the model itself, chooses tokens by itself, and is told the settings of each text as `SamplingParams`. What
+is decoded, told and cut at stop strings is ours, as for every engine. Its numbers are its own: the same seed gives the
+same text again by vLLM, and another one than the other engines write.
 
-It was not run where this was written, for want of a GPU: what the tests hold is the choice of the engine, the settings that
-it is given, and the order of the calls, against a stand-in with vLLM's names (`LLMEngine`, as of vLLM 0.11 and later).
+It was not run where this was written, for want of a GPU: what the tests hold is the choice of the engine, the
+settings that it is given, and the order of the calls, against a stand-in with vLLM's names (`LLMEngine`, as of vLLM
+0.11 and later).
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def cut_sentence(counts: Sequence[int], length: int) -> str | None:
         return None
     if len(counts) == 1:
         return f"The input has {over[0]:,} tokens, and the model reads {length:,}: the end was not read."
-    return f"{len(over):,} of {len(counts):,} inputs have more than the {length:,} tokens that are read: their ends were not."
+    return f"{len(over):,} of {len(counts):,} inputs have more than {length:,} tokens: their ends were not read."
 
 
 def evaluation_of(kind: str) -> TaskEvaluation:

@@ -1,4 +1,4 @@
-"""Experiment trackers beside the events: `arguments.report_to` names trackio, wandb, mlflow or another of transformers'.
+"""Experiment trackers beside the events: `arguments.report_to` names trackio, wandb, mlflow or others of transformers.
 
 What is reported is what transformers' own callback of that tracker reports. Around it stands what a service needs:
 

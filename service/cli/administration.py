@@ -1,4 +1,4 @@
-"""`finery token`, `finery project` and `finery audit`: who may use a service, how much of it, and who did what on it."""
+"""`finery token`, `finery project` and `finery audit`: who may use a service, how much, and who did what on it."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def try_model(
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Try a model on a page at 127.0.0.1: predictions, texts side by side, gaps, attention, its card. Ctrl-C ends it."""
+    """Try a model on a page at 127.0.0.1: predictions, texts side by side, gaps, attention, card. Ctrl-C ends it."""
     from service.cli.trying import try_folder
 
     raise typer.Exit(try_folder(folder, port, gpus, isolation, as_json))

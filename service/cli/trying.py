@@ -107,7 +107,7 @@ def model_in(given: Path) -> PublishedModel:
         folder = folder / "model"
     if (folder / "stages").is_dir():
         raise CommandError(
-            f"'{given}' is a run with several stages; give what it published, such as registry/NAME, or one stage, such "
+            f"'{given}' is a run with several stages; give what it published, such as registry/NAME, or a stage, such "
             f"as {given}/stages/01-ID"
         )
     identity = hashlib.sha256(str(folder).encode()).hexdigest()[:12]

@@ -5,9 +5,9 @@ all of them have open questions, the question is answered with 503. A process th
 with 503 and is forgotten: the next question starts another. A model that cannot be opened is not tried again for a
 minute, so that questions to it cost nothing.
 
-Models of one project that are adapters on the same base, byte for byte, have one process together, which holds one copy of
-the base (`pipelines.core.shared_bases`). It knows those that were published when it was started: a newer one brings a new
-process for all of them, and the older one ends when its last question does.
+Models of one project that are adapters on the same base, byte for byte, have one process together, which holds one
+copy of the base (`pipelines.core.shared_bases`). It knows those that were published when it was started: a newer one
+brings a new process for all of them, and the older one ends when its last question does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A model is named by a reference: `NAME` and `NAME@latest` are the newest version, `NAME@3` is a version, `NAME@best` the
 one with the best score on the name's benchmark, and any other `NAME@ALIAS` what people have set, `production` first of
-all. Numbers are given once: that of a deleted version is not given again, so that `NAME@3` never comes to mean something
-else. Look-ups see no version that is marked as deleted.
+all. Numbers are given once: that of a deleted version is not given again, so that `NAME@3` never comes to mean
+something else. Look-ups see no version that is marked as deleted.
 """
 
 from __future__ import annotations

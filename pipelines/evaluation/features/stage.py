@@ -49,7 +49,8 @@ class FeatureProbe(Stage):
     recipe_examples: ClassVar[tuple[str, ...]] = (
         "{stage: features, task: glue/sst2, features: {name: word2vec, datasets: [{path: builtin/python-docs}]}}",
         "{stage: features, id: static, task: glue/stsb, features: {name: glove, "
-        "datasets: [{path: builtin/python-docs}], size: 50, window: 8, x_max: 10.0}, C: [0.1, 1], baselines: [majority]}",
+        "datasets: [{path: builtin/python-docs}], size: 50, window: 8, x_max: 10.0}, C: [0.1, 1], "
+        "baselines: [majority]}",
         "{stage: features, id: frozen, from: text, task: {kind: classification, columns: [question, sentence], "
         "label: label, train: builtin/python-docs}, features: {name: encoder, layer: mix, pooling: last}, "
         "max_length: 64}",
