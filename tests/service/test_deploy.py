@@ -246,8 +246,9 @@ def test_another_name_is_not_answered(proxy, certificate):
 def test_every_setting_and_path_that_the_examples_name_is_there():
     files = [path for path in sorted(DEPLOY.iterdir()) if path.is_file()]
     text = "".join(path.read_text() for path in files)
-    assert {path.name for path in files} == {"nginx.conf", "Caddyfile", "finery.service"}
+    assert {path.name for path in files} == {"nginx.conf", "Caddyfile", "finery.service", "entrypoint.sh"}
     named = set(re.findall(r"FINERY_[A-Z_]+", text)) - {
+        "FINERY_RAY_PORT",  # the image's own
         "FINERY_SERVICE_HOME",
         "FINERY_TRUSTED_PROXIES",
         "FINERY_ALLOWED_HOSTS",
