@@ -14,6 +14,7 @@ file.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,8 @@ def _hand_out(model: nn.Module, full: dict[str, nn.Parameter]) -> None:
         _take(weight, full.pop(name, None), world)
     for buffer in model.buffers():
         torch.distributed.broadcast(buffer, src=0)
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed: here a whole model
+        libc.malloc_trim(0)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -213,7 +213,7 @@ del weights
 assert opened < whole / 10 if rank else opened > whole / 2, (opened, whole)
 fsdp.shard(model, torch.device("cpu"), 2)
 after = psutil.Process().memory_full_info().uss - before
-assert after < whole / 2 + 2 * largest + 30e6, (rank, after, whole, largest)
+assert after < whole / 2 + largest / 2 + 30e6, (rank, after, whole, largest)
 plain = dict(opening.open_folder(folder, head, 3).named_parameters())
 for name, weight in model.named_parameters():
     assert torch.equal(fsdp.whole(weight), plain[name]), name
