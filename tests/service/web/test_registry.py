@@ -22,7 +22,7 @@ COMPARED = {
 """What the process that compares two versions said of the second and the first."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as long as the site: a worker may enter this file twice
 def versions(site):
     """Four versions of kept; the first two were compared."""
     attempt = site.seeder.start(site.seeder.job("keeper"))
