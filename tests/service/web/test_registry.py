@@ -1,5 +1,7 @@
 """The part of a model's page that keeps its versions: what it shows, its buttons, who may press them."""
 
+from itertools import count
+
 import pytest
 
 from tests.service.web.seeding import TEAM
@@ -22,18 +24,21 @@ COMPARED = {
 """What the process that compares two versions said of the second and the first."""
 
 
-@pytest.fixture(scope="session")  # as long as the site: a worker may enter this file twice
+NAMES = count(1)
+
+
+@pytest.fixture
 def versions(site):
-    """Four versions of kept; the first two were compared."""
+    """Four versions of a model of the test's own; the first two were compared."""
     attempt = site.seeder.start(site.seeder.job("keeper"))
-    made = []
+    name, made = f"kept-{next(NAMES)}", []
     for number, share in enumerate((0.7, 0.85, 0.5, 0.5), start=1):
-        folder = site.settings.models / TEAM / "kept" / f"{number:08d}"
+        folder = site.settings.models / TEAM / name / f"{number:08d}"
         folder.mkdir(parents=True)
         scores = {"glue/mrpc": {"accuracy": share, "f1": share}}
         made.append(
             site.store.publish_model(
-                attempt.id, attempt.fencing, name="kept", fingerprint=f"{number:08d}", path=str(folder), scores=scores
+                attempt.id, attempt.fencing, name=name, fingerprint=f"{number:08d}", path=str(folder), scores=scores
             )
         )
     site.store.keep_comparison(made[1].id, made[0].id, {"benchmarks": [COMPARED]})
@@ -42,15 +47,16 @@ def versions(site):
 
 def test_the_page_has_versions_aliases_lineage_and_a_button_for_who_may_press_it(clients, versions):
     one, two = versions[:2]
-    page = clients("submitter").get("/models/kept@2").text
-    assert 'kept <span class="faint">version 2</span>' in page
+    name = one.name
+    page = clients("submitter").get(f"/models/{name}@2").text
+    assert f'{name} <span class="faint">version 2</span>' in page
     assert 'data-alias="best">@best' in page
     assert f'href="/models/{two.id}/compare?against={one.id}"' in page
     assert "Lineage as a table" in page
     assert 'id="do-promote"' in page
-    assert 'id="do-promote"' not in clients("viewer").get("/models/kept@2").text
+    assert 'id="do-promote"' not in clients("viewer").get(f"/models/{name}@2").text
     assert "@latest" in clients("viewer").get("/models").text
-    assert clients("foreign").get("/models/kept@2").status_code == 404
+    assert clients("foreign").get(f"/models/{name}@2").status_code == 404
 
 
 def test_buttons_need_the_role_the_form_and_the_project(clients, versions):
@@ -65,12 +71,13 @@ def test_buttons_need_the_role_the_form_and_the_project(clients, versions):
 
 def test_a_version_is_promoted_named_compared_deleted_and_restored(clients, versions):
     one, two, three, four = versions
+    name = one.name
     client = clients("submitter")
     swapped = {"HX-Request": "true"}
     first = client.post(f"/models/{one.id}/promote", data={"on": "glue/mrpc.f1"}, headers=swapped)
-    assert "kept@production names version 1, its first." in first.text
+    assert f"{name}@production names version 1, its first." in first.text
     better = client.post(f"/models/{two.id}/promote", data={"on": "glue/mrpc.f1"}, headers=swapped)
-    assert "kept@production moves from version 1 to 2: glue/mrpc.f1" in better.text
+    assert f"{name}@production moves from version 1 to 2: glue/mrpc.f1" in better.text
     untested = client.post(f"/models/{three.id}/promote", headers=swapped)
     assert untested.status_code == 409
     assert "was published without its outcomes on each example" in untested.text

@@ -186,7 +186,7 @@ def test_commands_for_the_same_answer_quote_what_was_written() -> None:
 # ---- in a service, with a real process ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")  # as long as the site: a worker may enter this file twice
+@pytest.fixture(scope="package")  # as long as the site: a worker may enter this file twice
 def tried(site: Any) -> Any:
     """A tiny chat model that a job of the project has published."""
     job = site.seeder.job("tried")
