@@ -46,7 +46,7 @@ from pipelines.core.presentation import (
 from pipelines.models.attention_maps import AttentionRequest, AttentionSection, OpenedModel, attend
 from pipelines.models.heads import Family, family_of
 from pipelines.serving.sequences import Choice, WrittenSequence
-from pipelines.tasks.base import Task
+from pipelines.tasks.base import LabelledTask
 from pipelines.tasks.evaluation import evaluation_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def number_of(values: Mapping[str, Any], field: FormField) -> float:
 
 def examples_of(kind: str) -> list[str]:
     """Texts to start from, as a kind of task that writes has them."""
-    task = Task("examples", kind, ("text",), "", (), {})
+    task = LabelledTask("examples", kind, ("text",), "", (), {})
     return [str(row[0]) for row in evaluation_of(kind).examples(task)]
 
 
