@@ -19,7 +19,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing import sources
 from pipelines.publishing.destinations.destination import MARKER
-from pipelines.publishing.exports.export import RECORD, Exported, Original, compare, finish, weights_of
+from pipelines.publishing.exports.export import RECORD, ExportedModel, Original, compare, finish, weights_of
 from pipelines.publishing.integrity import MANIFEST, problems, published, stated_scores
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
     opener = Published(folder, str(about["stage"]), 0, request.trust_remote_code)
     original = Original(folder, head, opener.open_model(head, trained_head=True).eval(), opener.open_tokenizer())
     form: Any = EXPORTS.load(request.to)
-    exported: Exported = form.write(original, out)
+    exported: ExportedModel = form.write(original, out)
     agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
     scores: list[JSONObject] = []
     notes: list[str] = []
@@ -86,7 +86,7 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
     return finish(out, str(manifest["name"]), fingerprint, form.name, before, exported, agreement, scores, notes)
 
 
-class Asked(Published):
+class ExportOpener(Published):
     """Opens the export in place of the published model."""
 
     def __init__(self, opener: Published, model: PreTrainedModel) -> None:
@@ -119,7 +119,7 @@ def rescored(
         try:
             names = found.place(manifest["sources"], Path(place))
             recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
-            asked = Asked(opener, model)
+            asked = ExportOpener(opener, model)
             asked.seed = recipe.seed
             for stage_id in dict.fromkeys(each.stage for each in stated.values()):
                 mine = {name: each for name, each in stated.items() if each.stage == stage_id}

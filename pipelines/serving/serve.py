@@ -19,15 +19,14 @@ from pipelines.core.errors import CommandError, FineryError, ModelError, underst
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.model_abilities import Abilities, abilities_of
-from pipelines.core.presentation import Answer as PageAnswer
-from pipelines.core.presentation import Form, plain
+from pipelines.core.presentation import Form, PageAnswer, plain
 from pipelines.core.secrets import secret
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -414,7 +413,7 @@ class ServedModel:
 
     def _write(self, number: int, question: Mapping[str, Any], prompts: list[list[int]], writer: Writer) -> None:
         """Begin the texts of a question: `n` of each prompt."""
-        choice = Choice(
+        choice = SamplingSettings(
             **{key: value for key, value in question["choice"].items() if key not in ("stop", "logit_bias")},
             stop=tuple(question["choice"].get("stop", ())),
             logit_bias={int(key): value for key, value in question["choice"].get("logit_bias", {}).items()},
@@ -422,7 +421,7 @@ class ServedModel:
         copies = int(question.get("n", 1))
         fit = bool(question.get("fit"))
         limits = [writer.limit(ids, choice.max_tokens, fit) for ids in prompts]
-        asked = Asked(
+        asked = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
         sequences = [
@@ -467,7 +466,7 @@ class ContextTooLong(CommandError):
     reason = "context_length_exceeded"
 
 
-class Asked:
+class ResponseStream:
     """One question for texts: passes on what is written, and says the last word when all of them are complete."""
 
     def __init__(self, number: int, texts: int, prompt_tokens: int, channel: Channel, over: Callable[[], None]) -> None:

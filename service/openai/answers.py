@@ -40,7 +40,7 @@ def usage_of(end: Mapping[str, Any]) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-class Answer:
+class ResponseBuilder:
     """What is the same of every object of one answer."""
 
     whole_object, chunk_object = "", ""
@@ -94,7 +94,7 @@ class Answer:
         raise NotImplementedError
 
 
-class ChatAnswer(Answer):
+class ChatCompletionBuilder(ResponseBuilder):
     """Of chat completions."""
 
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
@@ -128,7 +128,7 @@ def _token(told: Mapping[str, Any]) -> dict[str, Any]:
     return {"token": text, "bytes": list(text.encode("utf-8", "replace")), "logprob": float(told["logprob"])}
 
 
-class CompletionAnswer(Answer):
+class CompletionBuilder(ResponseBuilder):
     """Of completions."""
 
     whole_object = chunk_object = "text_completion"

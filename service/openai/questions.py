@@ -80,7 +80,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Writing(Body):
+class GenerationBody(Body):
     """What chat completions and completions have in common."""
 
     temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token.")
@@ -144,7 +144,7 @@ class ResponseFormat(BaseModel):
     type: Literal["text"]
 
 
-class ChatBody(Writing):
+class ChatBody(GenerationBody):
     """A conversation that the model is to go on with."""
 
     messages: list[Message] = Field(min_length=1, max_length=1024)
@@ -171,7 +171,7 @@ class ChatBody(Writing):
         }
 
 
-class CompletionBody(Writing):
+class CompletionBody(GenerationBody):
     """Texts, or tokens, that the model is to go on with."""
 
     prompt: (

@@ -12,7 +12,7 @@ MOST_BYTES = 64 << 20
 """Of an answer that arrived and was not read yet."""
 
 
-class Gone(Exception):
+class ProcessEnded(Exception):
     """The process that was asked has ended, in one sentence."""
 
 

@@ -29,7 +29,7 @@ from sse_starlette import ServerSentEvent
 from starlette.responses import Response
 
 from pipelines.core.model_abilities import DESCRIPTIONS, abilities_of
-from pipelines.core.presentation import Answer, AttentionHead, AttentionView, Form, FormField, Marked
+from pipelines.core.presentation import AttentionHead, AttentionView, Form, FormField, Marked, PageAnswer
 from service.api.context import Service, refuse_without_isolation
 from service.api.problems import Problem, problem_of
 from service.serving.asking import last_word, while_heard
@@ -157,10 +157,10 @@ def form_of(about: Mapping[str, Any], name: str) -> Form:
     raise Problem(404, f"This model has no form '{name[:40]}'; it has {', '.join(forms) or 'none'}.", "not_found")
 
 
-def answer_of(end: Mapping[str, Any]) -> Answer:
+def answer_of(end: Mapping[str, Any]) -> PageAnswer:
     """What a process answers. Raises Problem for what is no answer."""
     try:
-        return Answer.model_validate(end)
+        return PageAnswer.model_validate(end)
     except ValidationError:
         raise Problem(500, "The model's process answered with what this page cannot show.", "internal") from None
 
@@ -362,7 +362,7 @@ def _context(request: Request, visitor: Visitor, model: PublishedModel, state: S
     }
 
 
-def drawn_answer(form: Form, values: Filled, answer: Answer, same: Sequence[tuple[str, str]]) -> str:
+def drawn_answer(form: Form, values: Filled, answer: PageAnswer, same: Sequence[tuple[str, str]]) -> str:
     """An answer as a part of the page."""
     return partial(
         "parts/try_answer.html.jinja",
@@ -377,7 +377,7 @@ def drawn_answer(form: Form, values: Filled, answer: Answer, same: Sequence[tupl
     )
 
 
-def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: Answer) -> str:
+def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: PageAnswer) -> str:
     address, local = str(request.base_url).rstrip("/"), host_of(request).local
     return drawn_answer(form, values, answer, same_answer(form, values, model, address, local))
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.load import loads
-from pipelines.core.presentation import Answer, Form, field_of, plain
+from pipelines.core.presentation import Form, PageAnswer, field_of, plain
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
@@ -169,9 +169,9 @@ def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[LabelledTask, 
         assert len(example) == len(fields)
         assert [isinstance(value, list) for value in example] == [each.control in ("words", "lines") for each in fields]
     parts = predictions.shown(task, 1)
-    assert Answer.model_validate(plain(Answer(parts=parts))).parts == parts
+    assert PageAnswer.model_validate(plain(PageAnswer(parts=parts))).parts == parts
     form = Form(name="predict", title="?", button="Ask", fields=fields or (field_of("text"),))
-    answer = Answer(parts=parts, notes=("<b>cut</b>",))
+    answer = PageAnswer(parts=parts, notes=("<b>cut</b>",))
     html = drawn_answer(form, {each.name: "" for each in form.fields}, answer, [("curl", "echo '<i>'")])
     assert "&lt;b&gt;cut" in html
     assert "<i>" not in html

@@ -18,7 +18,7 @@ from pipelines.core.events import EventLog
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import EXPORTS
 from pipelines.core.results import BenchmarkScores, read_scores
-from pipelines.publishing.exports.export import Exported, Original, compare, finish, weights_of
+from pipelines.publishing.exports.export import ExportedModel, Original, compare, finish, weights_of
 from pipelines.publishing.requirements import only_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def export_beside(
         out = folder / name
         out.mkdir()
         try:
-            exported: Exported = form.write(original, out)
+            exported: ExportedModel = form.write(original, out)
             agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
         except ModelError as error:
             raise PublishError(f"nothing was published, because its export {name} failed: {error}") from error

@@ -58,7 +58,7 @@ class Original:
 
 
 @dataclass
-class Exported:
+class ExportedModel:
     """A written export, opened again."""
 
     model: PreTrainedModel | None
@@ -87,7 +87,7 @@ class Export(Protocol):
     """Largest difference of a logit, as a part of the largest; None for forms that round on purpose."""
 
     @staticmethod
-    def write(original: Original, out: Path) -> Exported:
+    def write(original: Original, out: Path) -> ExportedModel:
         """Write the files into `out` and open them again. Raises ModelError where this form cannot hold the model."""
 
 
@@ -125,7 +125,7 @@ def logits_of(model: PreTrainedModel, original: Original) -> NDArray[np.float32]
     return answers
 
 
-def compare(original: Original, exported: Exported, name: str, tolerance: float | None) -> JSONObject:
+def compare(original: Original, exported: ExportedModel, name: str, tolerance: float | None) -> JSONObject:
     """How far the export's logits are from the original's. Raises ModelError where it is too far for its form."""
     assert exported.model is not None
     before, after = {name: logits_of(original.model, original)}, {name: logits_of(exported.model, original)}
@@ -158,7 +158,7 @@ def finish(
     fingerprint: str,
     form: str,
     bytes_before: int,
-    exported: Exported,
+    exported: ExportedModel,
     agreement: JSONObject,
     scores: Sequence[JSONObject],
     notes: Sequence[str],
@@ -192,7 +192,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def card(told: Mapping[str, Any], exported: Exported) -> str:
+def card(told: Mapping[str, Any], exported: ExportedModel) -> str:
     """README.md of the export."""
     agreement = told["agreement"]
     facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
