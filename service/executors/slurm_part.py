@@ -85,7 +85,7 @@ def batch(record: Path) -> int:
     return abs(int(ended["code"])) & 0xFF if ended is not None else tasks.returncode or 1
 
 
-class Keeper:
+class PartRunner:
     """Keeps one part: starts it, passes on what it is asked, and ends it when the shared folder is out of reach."""
 
     def __init__(self, folder: Path, lease: float) -> None:
@@ -153,7 +153,7 @@ def part(record: Path) -> int:
         return 1
     folder = part_folder(record, told["nodes"].index(os.environ["SLURMD_NODENAME"]))
     try:
-        return Keeper(folder, float(told["lease"])).run(float(told["notice"]))
+        return PartRunner(folder, float(told["lease"])).run(float(told["notice"]))
     except (ExecutorError, OSError) as error:
         print(error, flush=True)
         write_record(str(folder), REFUSED, {"why": str(error)})
