@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
-    from pipelines.data.mixtures import Mixture, Source
+    from pipelines.data.mixtures import ExampleSource, Mixture
     from pipelines.data.packing import Blocks
     from pipelines.data.sentences import Spans
     from pipelines.data.streaming import Readable
@@ -321,7 +321,7 @@ class Pretrain(Stage):
             return self._mapped(context, tokenizer, self.datasets, self.content(context.recipe))
         from pipelines.data.mixtures import Mixture, ShuffledExamples
 
-        sources: list[Source] = []
+        sources: list[ExampleSource] = []
         length = 0
         for number, references in enumerate(self._sources().values()):
             if references[0].streaming:
@@ -375,7 +375,7 @@ class Pretrain(Stage):
         tokenizer: PreTrainedTokenizerBase,
         references: Sequence[PretrainingDataset],
         number: int,
-    ) -> Source:
+    ) -> ExampleSource:
         from pipelines.data.streaming import StreamedExamples
         from pipelines.data.text_reader import JoinedTexts
 
