@@ -299,9 +299,12 @@ def _command(form: Form, asked: Filled, values: Filled, place: str) -> str:
 
 def _decoding(values: Filled) -> list[str]:
     names = {
-        "max_tokens": "--max-new-tokens", "num_beams": "--num-beams", "temperature": "--temperature",
-        "top_p": "--top-p", "seed": "--seed",
-    }  # fmt: skip
+        "max_tokens": "--max-new-tokens",
+        "num_beams": "--num-beams",
+        "temperature": "--temperature",
+        "top_p": "--top-p",
+        "seed": "--seed",
+    }
     given = [item for name, option in names.items() if values.get(name) for item in (option, str(values[name]))]
     return [*given, "--top-k", "0", "--samples", "1"]
 
