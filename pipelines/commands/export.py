@@ -59,12 +59,12 @@ def answer(fields: JSONObject) -> JSONObject:
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
-        told = _write(request, folder, data, manifest, incoming)
+        results = _write(request, folder, data, manifest, incoming)
         shutil.rmtree(out, ignore_errors=True)
         incoming.rename(out)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
-    return {"folder": str(folder), "out": str(out), **told}
+    return {"folder": str(folder), "out": str(out), **results}
 
 
 def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JSONObject, out: Path) -> JSONObject:
@@ -119,11 +119,11 @@ def rescored(
         try:
             names = found.place(manifest["sources"], Path(place))
             recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
-            asked = ExportOpener(opener, model)
-            asked.seed = recipe.seed
+            export_opener = ExportOpener(opener, model)
+            export_opener.seed = recipe.seed
             for stage_id in dict.fromkeys(each.stage for each in stated.values()):
                 mine = {name: each for name, each in stated.items() if each.stage == stage_id}
-                measured = measure(Path(place), recipe, manifest, stage_id, mine, asked)
+                measured = measure(Path(place), recipe, manifest, stage_id, mine, export_opener)
                 for name, each in mine.items():
                     again = measured[name].metrics if name in measured else {}
                     scores += [

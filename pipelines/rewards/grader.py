@@ -122,7 +122,7 @@ class GraderReward(RewardBlock):
     def open(self, context: Context) -> Scorer:
         wanted = dict(self.grader.models())
         opened = {each.name: _opened(each, wanted[each.name], context) for each in self.models if each.name in wanted}
-        told: set[str] = set()
+        warned: set[str] = set()
 
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
             rows = [getattr(prompt, "row", {}) for prompt in prompts]
@@ -133,8 +133,8 @@ class GraderReward(RewardBlock):
                     where = "the row of a prompt" if number is None else f"row {number + 1} of the prompts"
                     raise DataError(f"the reward's grader '{self.grader.name}' cannot read {where}: {lacking}")
                 for fault, sentence in grade.faults.items():
-                    if fault not in told and context.world.is_main:
-                        told.add(fault)
+                    if fault not in warned and context.world.is_main:
+                        warned.add(fault)
                         context.events.emit("warning", message=f"an answer cannot be graded: {sentence}")
             return [grade.score for grade in grades]
 
@@ -194,10 +194,10 @@ def graded(
     return [each.grade for each in every if each.grade is not None]
 
 
-def _opened(model: GraderModel, asked: str, context: Context) -> OpenedGraderModel:
+def _opened(model: GraderModel, kind: str, context: Context) -> OpenedGraderModel:
     from pipelines.rewards.reward import ready
 
-    if asked == "chat":
+    if kind == "chat":
         from pipelines.models.generate import open_writer
 
         writer = open_writer(context, model.source, model.checkpoint)

@@ -140,7 +140,7 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
 
 
 def _on_end(call: Callable[[], None]) -> Callable[[dict[str, Any]], None]:
-    return lambda told: call() if "reason" in told else None
+    return lambda update: call() if "reason" in update else None
 
 
 class _Choose(ContinuousBatchingLogitsProcessor):

@@ -342,8 +342,8 @@ class ServedModel:
         config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
         context = getattr(config, "max_position_embeddings", None)
         given = getattr(config, "eos_token_id", None)
-        told = given if isinstance(given, list) else [given]
-        ends = list(dict.fromkeys(each for each in (*told, tokenizer.eos_token_id) if isinstance(each, int)))
+        end_ids = given if isinstance(given, list) else [given]
+        ends = list(dict.fromkeys(each for each in (*end_ids, tokenizer.eos_token_id) if isinstance(each, int)))
         self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
         self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size))}
         self.about |= {"context": context, "engine": self._engine.name, "why": ""}
@@ -421,7 +421,7 @@ class ServedModel:
         copies = int(question.get("n", 1))
         fit = bool(question.get("fit"))
         limits = [writer.limit(ids, choice.max_tokens, fit) for ids in prompts]
-        asked = ResponseStream(
+        stream = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
         sequences = [
@@ -431,7 +431,7 @@ class ServedModel:
                 choice,
                 limit,
                 writer.ends,
-                asked.teller(place * copies + draw),
+                stream.teller(place * copies + draw),
                 draw,
                 writer.apart,
                 writer.name,
@@ -478,19 +478,19 @@ class ResponseStream:
 
     def teller(self, index: int) -> Callable[[dict[str, Any]], None]:
         """Where text number `index` tells what is written."""
-        return partial(self._told, index)
+        return partial(self._pass_on, index)
 
-    def _told(self, index: int, told: dict[str, Any]) -> None:
-        if "reason" not in told:
-            self._channel.send({"id": self._number, "piece": {"index": index, **told}})
+    def _pass_on(self, index: int, update: dict[str, Any]) -> None:
+        if "reason" not in update:
+            self._channel.send({"id": self._number, "piece": {"index": index, **update}})
             return
         with self._lock:
             self._left -= 1
-            self._written += int(told["written"])
-            self._failed |= told["reason"] == "error"
+            self._written += int(update["written"])
+            self._failed |= update["reason"] == "error"
             last = self._left == 0
-        if told["reason"] in ("stop", "length"):
-            self._channel.send({"id": self._number, "finished": {"index": index, "reason": told["reason"]}})
+        if update["reason"] in ("stop", "length"):
+            self._channel.send({"id": self._number, "finished": {"index": index, "reason": update["reason"]}})
         if not last:
             return
         self._over()

@@ -205,14 +205,14 @@ class SideBySide:
     def teller(self, index: int, tokens: Callable[[], Sequence[int]]) -> Callable[[dict[str, Any]], None]:
         """Where a `WrittenSequence` tells what it writes; `tokens` are those of the text so far."""
 
-        def tell(told: dict[str, Any]) -> None:
-            if "reason" in told:
-                failed = "the text could not be written; try again" if told["reason"] == "error" else ""
-                self.complete(index, told["reason"], tokens(), self._chances[index], failed)
+        def tell(update: dict[str, Any]) -> None:
+            if "reason" in update:
+                failed = "the text could not be written; try again" if update["reason"] == "error" else ""
+                self.complete(index, update["reason"], tokens(), self._chances[index], failed)
                 return
-            self._texts[index] += told["text"]
-            self._chances[index] += [each["logprob"] for each in told["tokens"]]
-            self._channel.send({"id": self._number, "piece": {"index": index, "text": told["text"], "tokens": []}})
+            self._texts[index] += update["text"]
+            self._chances[index] += [each["logprob"] for each in update["tokens"]]
+            self._channel.send({"id": self._number, "piece": {"index": index, "text": update["text"], "tokens": []}})
 
         return tell
 

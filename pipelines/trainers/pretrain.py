@@ -418,11 +418,11 @@ class Pretrain(Stage):
             | ({} if each.documents is None else {"documents": each.documents})
             for name, each, count, share in zip(names, drawn, tokens, shares, strict=True)
         }
-        told = [
+        portions = [
             f"{count:,} tokens of {name} ({share:.1%}, {each.epochs:.3g} epochs)"
             for name, each, count, share in zip(names, drawn, tokens, shares, strict=True)
         ]
-        context.events.emit("progress", what="tokens drawn", message=f"drew {'; '.join(told)}", datasets=datasets)
+        context.events.emit("progress", what="tokens drawn", message=f"drew {'; '.join(portions)}", datasets=datasets)
         report = {"train_tokens": sum(tokens), "datasets": datasets}
         # A run through streams is one epoch to the Trainer, whatever they hold.
         return report if not self.streams else report | {"epoch": min(each.epochs for each in drawn)}
@@ -436,13 +436,13 @@ class Pretrain(Stage):
 
 def _watched(context: Context, opened: Callable[[], Readable]) -> Iterator[str]:
     """The texts, with a progress event now and then that says how far they are read."""
-    texts, told = opened(), time.monotonic()
+    texts, last_report = opened(), time.monotonic()
     if context.world.is_main:
         context.events.emit("progress", what="tokenising")
     for text in texts:
         yield text
-        if context.world.is_main and time.monotonic() - told >= PROGRESS_EVERY:
-            told = time.monotonic()
+        if context.world.is_main and time.monotonic() - last_report >= PROGRESS_EVERY:
+            last_report = time.monotonic()
             done, everything = texts.read()
             if everything >= MEGABYTE:
                 context.events.emit(

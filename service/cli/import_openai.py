@@ -100,13 +100,13 @@ def import_openai(
     if not dry:
         save(recipes, output, force)
     if as_json:
-        told = {
+        summary = {
             "recipes": [{"job": each.job, "recipe": str(output / each.file), "notes": each.notes} for each in recipes],
             "left_out": [{"job": job, "reason": reason} for job, reason in left_out],
             "unreadable": exported.wrong,
             "written": not dry,
         }
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(summary, ensure_ascii=False))
     else:
         tell(recipes, left_out, exported.wrong, output, dry)
     if not recipes:

@@ -135,8 +135,8 @@ class SlurmCluster:
         except subprocess.TimeoutExpired:
             raise ExecutorError(f"Slurm does not answer: {words[0]} said nothing for {timeout:.0f} s") from None
         if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-            raise SlurmError(f"Slurm refused or did not answer: {said[-1][:500]}", done.stderr)
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+            raise SlurmError(f"Slurm refused or did not answer: {lines[-1][:500]}", done.stderr)
         return done.stdout
 
     def jobs(self, age: float) -> dict[str, list[SlurmJob]]:
@@ -201,8 +201,8 @@ class SlurmCluster:
 
 def _field(line: str, name: str) -> str:
     """The value of `name=value` in a line of `scontrol --oneliner`; empty when it is not there."""
-    found = re.search(rf"(?:^|\s){name}=(\S*)", line)
-    return found.group(1) if found else ""
+    match = re.search(rf"(?:^|\s){name}=(\S*)", line)
+    return match.group(1) if match else ""
 
 
 def _number(text: str) -> int:

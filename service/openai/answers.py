@@ -108,24 +108,24 @@ class ChatCompletionBuilder(ResponseBuilder):
 
     def _whole(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": self._told(tokens)}
+        return {"index": index, "message": message, "logprobs": self._log_probabilities(tokens)}
 
     def _piece(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text}, "logprobs": self._told(tokens)}
+        return {"index": index, "delta": {"content": text}, "logprobs": self._log_probabilities(tokens)}
 
     def _last(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {}, "logprobs": None}
 
-    def _told(self, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def _log_probabilities(self, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
         content = [{**_token(each), "top_logprobs": [_token(other) for other in each["top"]]} for each in tokens]
         return {"content": content, "refusal": None}
 
 
-def _token(told: Mapping[str, Any]) -> dict[str, Any]:
-    text = str(told["token"])
-    return {"token": text, "bytes": list(text.encode("utf-8", "replace")), "logprob": float(told["logprob"])}
+def _token(token: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(token["token"])
+    return {"token": text, "bytes": list(text.encode("utf-8", "replace")), "logprob": float(token["logprob"])}
 
 
 class CompletionBuilder(ResponseBuilder):
@@ -139,7 +139,7 @@ class CompletionBuilder(ResponseBuilder):
         """Characters of each text that tokens were told of."""
 
     def _whole(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": self._told(index, tokens)}
+        return {"index": index, "text": text, "logprobs": self._log_probabilities(index, tokens)}
 
     def _piece(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
         return self._whole(index, text, tokens)
@@ -147,7 +147,7 @@ class CompletionBuilder(ResponseBuilder):
     def _last(self, index: int) -> dict[str, Any]:
         return {"index": index, "text": "", "logprobs": None}
 
-    def _told(self, index: int, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def _log_probabilities(self, index: int, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
         offsets = []

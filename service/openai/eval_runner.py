@@ -143,8 +143,8 @@ class EvalRunner:
             log.warning("run %s is interrupted: %s", run.id, error)
         except Exception:
             log.exception("run %s failed", run.id)
-            told = "The error was logged; run it again, and tell an admin if it stays."
-            await asyncio.to_thread(self._store.end_run, run.id, FAILED, {"code": "internal", "message": told})
+            message = "The error was logged; run it again, and tell an admin if it stays."
+            await asyncio.to_thread(self._store.end_run, run.id, FAILED, {"code": "internal", "message": message})
 
     async def _keep(self, lease: Lease) -> None:
         """Keep the lease; returns when another server has it."""

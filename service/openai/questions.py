@@ -155,7 +155,7 @@ class ChatBody(GenerationBody):
     response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
-    def _told(self) -> ChatBody:
+    def _check_top_logprobs(self) -> ChatBody:
         if self.top_logprobs and not self.logprobs:
             raise Problem(400, "'top_logprobs' needs logprobs: true.", "invalid_request", param="top_logprobs")
         return self
@@ -163,11 +163,11 @@ class ChatBody(GenerationBody):
     def question(self) -> dict[str, Any]:
         """As the process takes it."""
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        told = (self.top_logprobs or 0) if self.logprobs else None
+        top_logprobs = (self.top_logprobs or 0) if self.logprobs else None
         return {
             "messages": [each.plain() for each in self.messages],
             "n": self.n,
-            "choice": self.choice(most, told),
+            "choice": self.choice(most, top_logprobs),
         }
 
 

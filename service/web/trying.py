@@ -219,12 +219,12 @@ def beginning(example: Mapping[str, str | Sequence[str]]) -> str:
 
 def gone_on(form: Form, given: Mapping[str, Any], values: Filled) -> Filled:
     """A dialogue that goes on with one of the answers: what was said and answered becomes a part of it."""
-    said = next((field.name for field in form.fields if field.control == "dialogue"), None)
+    dialogue_field = next((field.name for field in form.fields if field.control == "dialogue"), None)
     new = next((field.name for field in form.fields if field.control == "text"), "")
-    if said is None:
+    if dialogue_field is None:
         return values
-    dialogue = [*values[said], str(given.get("said", "")), str(given.get("chosen", ""))]
-    return {**values, said: dialogue[-MOST_TURNS:], new: ""}
+    dialogue = [*values[dialogue_field], str(given.get("said", "")), str(given.get("chosen", ""))]
+    return {**values, dialogue_field: dialogue[-MOST_TURNS:], new: ""}
 
 
 def tones(part: Marked) -> dict[str, int]:
@@ -265,34 +265,34 @@ def small_picture(head: AttentionHead, view: AttentionView) -> str:
 
 def same_answer(form: Form, values: Filled, model: PublishedModel, address: str, local: bool) -> list[tuple[str, str]]:
     """(title, code) of what gives the same answer without this page. Made of what the visitor wrote alone."""
-    asked = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
+    filled = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
     place = model.path if local else model.reference
-    found = [("Command", command)] if (command := _command(form, asked, values, place)) else []
-    request = None if local else _request(form, asked, values, model.reference)
+    snippets = [("Command", command)] if (command := _command(form, filled, values, place)) else []
+    request = None if local else _request(form, filled, values, model.reference)
     if request is None:
-        return found
+        return snippets
     path, body = request
     text = json.dumps(body, ensure_ascii=False)
     curl = (
         f'curl -s {shlex.quote(address + path)} \\\n  -H "Authorization: Bearer $FINERY_TOKEN" '
         f"-H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
     )
-    return [("curl", curl), ("Python", _python(path, body, address)), *found]
+    return [("curl", curl), ("Python", _python(path, body, address)), *snippets]
 
 
-def _command(form: Form, asked: Filled, values: Filled, place: str) -> str:
-    words = [str(each) for each in asked.values() if isinstance(each, str)]
+def _command(form: Form, filled: Filled, values: Filled, place: str) -> str:
+    words = [str(each) for each in filled.values() if isinstance(each, str)]
     if form.name == "predict":
-        return f"echo {shlex.quote(json.dumps(asked, ensure_ascii=False))} | finery predict {shlex.quote(place)} -"
+        return f"echo {shlex.quote(json.dumps(filled, ensure_ascii=False))} | finery predict {shlex.quote(place)} -"
     if form.name == "attention":
-        options = [item for name in ("pair", "target") if name in asked for item in (f"--{name}", str(asked[name]))]
+        options = [item for name in ("pair", "target") if name in filled for item in (f"--{name}", str(filled[name]))]
         layer, _, head = str(values.get("head") or "").partition(":")[2].partition(".")
         options += ["--layer", layer] if layer else []
         options += ["--head", head] if head not in ("", "0") else []
-        return shlex.join(["finery", "attention", place, str(asked.get("text", "")), *options])
+        return shlex.join(["finery", "attention", place, str(filled.get("text", "")), *options])
     if form.name == "fill_mask":
         return shlex.join(["finery", "generate", place, words[0].replace("___", form.gap)]) if words else ""
-    if form.name in ("complete", "chat") and words and not asked.get("dialogue"):
+    if form.name in ("complete", "chat") and words and not filled.get("dialogue"):
         return shlex.join(["finery", "generate", place, words[-1], *_decoding(values)])
     return ""
 
@@ -309,17 +309,17 @@ def _decoding(values: Filled) -> list[str]:
     return [*given, "--top-k", "0", "--samples", "1"]
 
 
-def _request(form: Form, asked: Filled, values: Filled, name: str) -> tuple[str, dict[str, Any]] | None:
+def _request(form: Form, filled: Filled, values: Filled, name: str) -> tuple[str, dict[str, Any]] | None:
     """(path, body) of the route that answers this; None where none does."""
     greedy = {"temperature": 0, "max_tokens": int(str(values.get("max_tokens") or "64"))}
     if form.name == "predict":
-        return f"/api/v1/models/{quote(name, safe='')}/predict", {"inputs": [asked]}
+        return f"/api/v1/models/{quote(name, safe='')}/predict", {"inputs": [filled]}
     if form.name == "similarity":
-        return "/v1/embeddings", {"model": name, "input": list(asked.values())}
+        return "/v1/embeddings", {"model": name, "input": list(filled.values())}
     if form.name == "complete":
-        return "/v1/completions", {"model": name, "prompt": asked.get("text", ""), **greedy}
+        return "/v1/completions", {"model": name, "prompt": filled.get("text", ""), **greedy}
     if form.name == "chat":
-        turns = [*(asked.get("dialogue") or []), str(asked.get("message", ""))]
+        turns = [*(filled.get("dialogue") or []), str(filled.get("message", ""))]
         system = [{"role": "system", "content": values["system"]}] if values.get("system") else []
         messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
         return "/v1/chat/completions", {"model": name, "messages": [*system, *messages], **greedy}

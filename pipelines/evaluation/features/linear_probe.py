@@ -112,8 +112,8 @@ class LinearModel:
         return cls(mean, scale, weight, bias, bool((model.n_iter_ < ITERATIONS).all()))
 
     def logits(self, features: TextFeatures) -> Floats:
-        said = ((_columns(features) - self.mean) / self.scale) @ self.weight.T + self.bias
-        return np.asarray(said, dtype=np.float32)
+        logits = ((_columns(features) - self.mean) / self.scale) @ self.weight.T + self.bias
+        return np.asarray(logits, dtype=np.float32)
 
     def tensors(self) -> dict[str, Tensor]:
         named = {"mean": self.mean, "scale": self.scale, "weight": self.weight, "bias": self.bias}
@@ -179,11 +179,11 @@ class LayerMixture:
 
         def objective() -> Tensor:
             optimizer.zero_grad()
-            said = self._say(sides)
+            predicted = self._say(sides)
             if outputs == 1:
-                loss = 0.5 * ((said[:, 0] - wanted) ** 2).sum()
+                loss = 0.5 * ((predicted[:, 0] - wanted) ** 2).sum()
             else:
-                loss = functional.cross_entropy(said, wanted, reduction="sum")
+                loss = functional.cross_entropy(predicted, wanted, reduction="sum")
             own = self.weights
             penalty = 0.5 * (own["weight"].square().sum() + own["s"].square().sum() + (own["gamma"] - 1).square())
             total = (C * loss + penalty) / (C * len(wanted))  # a mean, so that tolerances mean the same for any C
@@ -205,8 +205,8 @@ class LayerMixture:
 
     def logits(self, features: TextFeatures) -> Floats:
         with torch.no_grad():
-            said: Floats = self._say(self._scaled(features)).numpy()
-        return said
+            logits: Floats = self._say(self._scaled(features)).numpy()
+        return logits
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "scale": self.scale, **self.weights}

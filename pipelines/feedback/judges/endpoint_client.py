@@ -3,7 +3,8 @@
 Requests go by httpx on the checked connections of `core.egress`, or through the server's own proxy. An answer is kept
 on disk before it is used. A question that fails in a way that may pass (no connection, a timeout, 408, 429, 5xx) is
 tried again after a growing pause, or the one that `Retry-After` asks for. When one question has used up its tries the
-server counts as gone: no further question is begun, those under way are heard out, and `Gone` is raised.
+server counts as gone: no further question is begun, those under way are heard out, and `EndpointUnreachable` is
+raised.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class Client:
     def ask(self, questions: Sequence[Mapping[str, object]]) -> list[ChatCompletion]:
         """The answers to request bodies, in their order; equal ones are asked once.
 
-        Raises Gone, StopAsked, StageError.
+        Raises EndpointUnreachable, StopAsked, StageError.
         """
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, object]] = {}

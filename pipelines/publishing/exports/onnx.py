@@ -75,9 +75,9 @@ def example(original: Original) -> dict[str, Tensor]:
     """Inputs of a few texts, as the model takes them."""
     import torch
 
-    asked = question(original)
-    texts, pairs = asked["texts"], asked.get("pairs")
-    words: dict[str, Any] = {"truncation": True, "max_length": asked.get("max_length", 32), "return_tensors": "pt"}
+    samples = question(original)
+    texts, pairs = samples["texts"], samples.get("pairs")
+    words: dict[str, Any] = {"truncation": True, "max_length": samples.get("max_length", 32), "return_tensors": "pt"}
     if original.tokenizer.pad_token is None:
         texts, pairs = texts[:1], None
     else:
