@@ -28,7 +28,7 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearLayer:
     """One linear layer of a model."""
 
     name: str
@@ -185,21 +185,23 @@ def stacks(fields: Config) -> tuple[Stack, ...]:
     )
 
 
-def linear_layers(config: Config, head: str, num_labels: int = 2) -> list[Linear]:
+def linear_layers(config: Config, head: str, num_labels: int = 2) -> list[LinearLayer]:
     """Every linear layer of the model with that head, by its name there; the output matrix over words is left out."""
     fields = completed(dict(config))
     layers = list(_body_layers(fields))
     dim = fields["hidden_size"]
     if fields["family"] == "encoder" and head not in UNPOOLED:
-        layers.append(Linear("model.pooler.dense", dim, dim, part="pooler", tokens="one"))
+        layers.append(LinearLayer("model.pooler.dense", dim, dim, part="pooler", tokens="one"))
     return [*layers, *_head_layers(fields, head, num_labels)]
 
 
-def _body_layers(fields: Config) -> Iterator[Linear]:
+def _body_layers(fields: Config) -> Iterator[LinearLayer]:
     dim, narrow, inner = fields["hidden_size"], fields["embedding_size"], fields["intermediate_size"]
     for stack in stacks(fields):
         if narrow != dim:
-            yield Linear(f"{stack.prefix}embeddings.projection", narrow, dim, part="embeddings", tokens=stack.tokens)
+            yield LinearLayer(
+                f"{stack.prefix}embeddings.projection", narrow, dim, part="embeddings", tokens=stack.tokens
+            )
         for index in range(stack.layers):
             layer = f"{stack.prefix}layers.{index}"
             yield from _attention_layers(fields, f"{layer}.attention", "attention", stack.tokens, stack.tokens)
@@ -209,42 +211,44 @@ def _body_layers(fields: Config) -> Iterator[Linear]:
                 )
             names = ("intermediate", "gate") if fields["is_gated_act"] else ("intermediate",)
             for name in names:
-                yield Linear(
+                yield LinearLayer(
                     f"{layer}.feed_forward.{name}", dim, inner, fields["mlp_bias"], "feed_forward", stack.tokens
                 )
-            yield Linear(f"{layer}.feed_forward.output", inner, dim, fields["mlp_bias"], "feed_forward", stack.tokens)
+            yield LinearLayer(
+                f"{layer}.feed_forward.output", inner, dim, fields["mlp_bias"], "feed_forward", stack.tokens
+            )
 
 
-def _attention_layers(fields: Config, name: str, part: str, queries: str, keys: str) -> Iterator[Linear]:
+def _attention_layers(fields: Config, name: str, part: str, queries: str, keys: str) -> Iterator[LinearLayer]:
     dim, bias = fields["hidden_size"], fields["attention_bias"]
     wide = fields["num_attention_heads"] * fields["head_dim"]
     shared = fields["num_key_value_heads"] * fields["head_dim"]
-    yield Linear(f"{name}.query", dim, wide, bias, part, queries)
-    yield Linear(f"{name}.key", dim, shared, bias, part, keys)
-    yield Linear(f"{name}.value", dim, shared, bias, part, keys)
-    yield Linear(f"{name}.output", wide, dim, bias, part, queries)
+    yield LinearLayer(f"{name}.query", dim, wide, bias, part, queries)
+    yield LinearLayer(f"{name}.key", dim, shared, bias, part, keys)
+    yield LinearLayer(f"{name}.value", dim, shared, bias, part, keys)
+    yield LinearLayer(f"{name}.output", wide, dim, bias, part, queries)
 
 
-def _head_layers(fields: Config, head: str, num_labels: int) -> Iterator[Linear]:
+def _head_layers(fields: Config, head: str, num_labels: int) -> Iterator[LinearLayer]:
     dim = fields["hidden_size"]
     if fields["family"] == "encoder" and head in WORD_HEADS:
-        yield Linear("lm_head.dense", dim, fields["embedding_size"], part="head", tokens="predicted")
+        yield LinearLayer("lm_head.dense", dim, fields["embedding_size"], part="head", tokens="predicted")
     if head == "pretraining":
-        yield Linear("seq_relationship", dim, 2, part="head", tokens="one")
+        yield LinearLayer("seq_relationship", dim, 2, part="head", tokens="one")
     elif head == "causal_lm_with_value":
-        yield Linear("value_head", dim, 1, part="head", tokens="last")
+        yield LinearLayer("value_head", dim, 1, part="head", tokens="last")
     elif head == "seq2seq_lm" and fields["length_prediction"]:
-        yield Linear("length_head", dim, fields["max_position_embeddings"], part="head", tokens="one")
+        yield LinearLayer("length_head", dim, fields["max_position_embeddings"], part="head", tokens="one")
     elif head == "sequence_classification":
-        yield Linear("classifier", dim, num_labels, part="head", tokens="one")
+        yield LinearLayer("classifier", dim, num_labels, part="head", tokens="one")
     elif head == "token_classification":
-        yield Linear("classifier", dim, num_labels, part="head", tokens="last")
+        yield LinearLayer("classifier", dim, num_labels, part="head", tokens="last")
     elif head == "question_answering":
-        yield Linear("qa_outputs", dim, 2, part="head", tokens="last")
+        yield LinearLayer("qa_outputs", dim, 2, part="head", tokens="last")
     elif head == "multiple_choice":
-        yield Linear("classifier", dim, 1, part="head", tokens="one")
+        yield LinearLayer("classifier", dim, 1, part="head", tokens="one")
     elif head == "reward":
-        yield Linear("score", dim, 1, part="head", tokens="one")
+        yield LinearLayer("score", dim, 1, part="head", tokens="one")
 
 
 def norm(fields: Config, width: int) -> int:

@@ -18,7 +18,7 @@ LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Field:
+class FieldRule:
     """One word of a configuration."""
 
     kind: str
@@ -37,7 +37,7 @@ class Field:
         return sentence and (f"{sentence}, or null {self.null}" if self.null else sentence)
 
 
-def count(default: int | None, null: str = "", most: int = LARGEST) -> Field:
+def count(default: int | None, null: str = "", most: int = LARGEST) -> FieldRule:
     """A whole number of at least 1."""
 
     def check(value: object) -> str | None:
@@ -47,10 +47,10 @@ def count(default: int | None, null: str = "", most: int = LARGEST) -> Field:
             return f"is {value}, must be at most {most}"
         return f"is {value}, must be at least 1" if value < 1 else None  # type: ignore[operator]
 
-    return Field(_kind("int", null), default, check, null)
+    return FieldRule(_kind("int", null), default, check, null)
 
 
-def choice(default: str | None, names: tuple[str, ...], null: str = "") -> Field:
+def choice(default: str | None, names: tuple[str, ...], null: str = "") -> FieldRule:
     """One of a few names."""
 
     def check(value: object) -> str | None:
@@ -60,12 +60,12 @@ def choice(default: str | None, names: tuple[str, ...], null: str = "") -> Field
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return f"is {value!r}, must be one of: {', '.join(names)}{hint}"
 
-    return Field(_kind("|".join(f"={name}" for name in names), null), default, check, null)
+    return FieldRule(_kind("|".join(f"={name}" for name in names), null), default, check, null)
 
 
-def flag(default: bool | None, null: str = "") -> Field:
+def flag(default: bool | None, null: str = "") -> FieldRule:
     """True or false."""
-    return Field(
+    return FieldRule(
         _kind("bool", null),
         default,
         lambda value: None if isinstance(value, bool) else f"is {value!r}, must be true or false",
@@ -73,41 +73,41 @@ def flag(default: bool | None, null: str = "") -> Field:
     )
 
 
-def probability(default: float | None, null: str = "") -> Field:
+def probability(default: float | None, null: str = "") -> FieldRule:
     """A number of at least 0 and below 1."""
 
     def check(value: object) -> str | None:
         fine = _number(value) and 0 <= value < 1  # type: ignore[operator]
         return None if fine else f"is {value!r}, must be a probability of at least 0 and below 1"
 
-    return Field(_kind("float", null), default, check, null)
+    return FieldRule(_kind("float", null), default, check, null)
 
 
-def positive(default: float) -> Field:
+def positive(default: float) -> FieldRule:
     """A number above 0."""
 
     def check(value: object) -> str | None:
         fine = _number(value) and value > 0  # type: ignore[operator]
         return None if fine else f"is {value!r}, must be a number above 0"
 
-    return Field("float", default, check)
+    return FieldRule("float", default, check)
 
 
-def token(default: int | None, meaning: str) -> Field:
+def token(default: int | None, meaning: str) -> FieldRule:
     """The id of a token."""
 
     def check(value: object) -> str | None:
         fine = _whole(value) and value >= 0  # type: ignore[operator]
         return None if fine else f"is {value!r}, must be the id of a token"
 
-    return Field("int|null", default, check, f"if the vocabulary has no {meaning}")
+    return FieldRule("int|null", default, check, f"if the vocabulary has no {meaning}")
 
 
 @dataclass(frozen=True)
 class FieldRules:
     """The words of one family, and what contradicts what among them."""
 
-    fields: Mapping[str, Field]
+    fields: Mapping[str, FieldRule]
     complete: Callable[[dict[str, Any]], dict[str, Any]]
     """All fields, what is usual written out where one is null. Called with every field that is not given at its
     default."""

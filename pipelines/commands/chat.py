@@ -111,7 +111,7 @@ class Speaker:
         sampled = self.request.temperature > 0
         drawn = {"temperature": self.request.temperature, "top_p": self.request.top_p, "top_k": 0} if sampled else {}
         settings = GenerationConfig(**self.writer.tokens, do_sample=sampled, max_new_tokens=room, **drawn)
-        pieces = Pieces(self.writer, say)
+        pieces = TextStreamer(self.writer, say)
         inputs = torch.tensor([ids], device=self.writer.model.device)
         set_seed((self.request.seed + self.answers) % 2**32)
         started = time.perf_counter()
@@ -162,7 +162,7 @@ class Speaker:
         return ids
 
 
-class Pieces:
+class TextStreamer:
     """What `generate` gives its tokens to: says the text that they make, as soon as no later token can change it."""
 
     def __init__(self, writer: TextGenerator, say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing import sources
 from pipelines.publishing.destinations.destination import MARKER
-from pipelines.publishing.exports.export import RECORD, Exported, Original, compare, finish, weights_of
+from pipelines.publishing.exports.export import RECORD, ExportedModel, Original, compare, finish, weights_of
 from pipelines.publishing.integrity import MANIFEST, problems, published, stated_scores
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def answer(fields: JSONObject) -> JSONObject:
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
-        told = _write(request, folder, data, manifest, incoming)
+        results = _write(request, folder, data, manifest, incoming)
         shutil.rmtree(out, ignore_errors=True)
         incoming.rename(out)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
-    return {"folder": str(folder), "out": str(out), **told}
+    return {"folder": str(folder), "out": str(out), **results}
 
 
 def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JSONObject, out: Path) -> JSONObject:
@@ -73,7 +73,7 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
     opener = Published(folder, str(about["stage"]), 0, request.trust_remote_code)
     original = Original(folder, head, opener.open_model(head, trained_head=True).eval(), opener.open_tokenizer())
     form: Any = EXPORTS.load(request.to)
-    exported: Exported = form.write(original, out)
+    exported: ExportedModel = form.write(original, out)
     agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
     scores: list[JSONObject] = []
     notes: list[str] = []
@@ -86,7 +86,7 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
     return finish(out, str(manifest["name"]), fingerprint, form.name, before, exported, agreement, scores, notes)
 
 
-class Asked(Published):
+class ExportOpener(Published):
     """Opens the export in place of the published model."""
 
     def __init__(self, opener: Published, model: PreTrainedModel) -> None:
@@ -119,11 +119,11 @@ def rescored(
         try:
             names = found.place(manifest["sources"], Path(place))
             recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
-            asked = Asked(opener, model)
-            asked.seed = recipe.seed
+            export_opener = ExportOpener(opener, model)
+            export_opener.seed = recipe.seed
             for stage_id in dict.fromkeys(each.stage for each in stated.values()):
                 mine = {name: each for name, each in stated.items() if each.stage == stage_id}
-                measured = measure(Path(place), recipe, manifest, stage_id, mine, asked)
+                measured = measure(Path(place), recipe, manifest, stage_id, mine, export_opener)
                 for name, each in mine.items():
                     again = measured[name].metrics if name in measured else {}
                     scores += [

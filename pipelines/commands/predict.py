@@ -30,7 +30,7 @@ from pipelines.evaluation.prediction_tables import check_ending, write_table
 from pipelines.models import checkpoint
 from pipelines.models.generate import continue_prompts, how
 from pipelines.models.heads import saved_head
-from pipelines.tasks.base import SplitLocation, Task, resolve
+from pipelines.tasks.base import LabelledTask, SplitLocation, resolve
 from pipelines.tasks.benchmarks import read_file
 from pipelines.tasks.causal.evaluation import template_of
 from pipelines.tasks.causal.task import CausalTask
@@ -188,7 +188,7 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     return None if model.subject is None else resolve(model.subject.task, model.id)
 
 
-def columns_for(task: Task, request: PredictRequest) -> tuple[str, ...]:
+def columns_for(task: LabelledTask, request: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
     given = tuple(request.text) or task.columns
     if request.text and task.kind == "multiple_choice":
@@ -239,7 +239,7 @@ def foreign_task(model: TrainedModel) -> Any:
     }
     if kind == "causal":
         return CausalTask(**settings)
-    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, Task)(**settings)
+    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, LabelledTask)(**settings)
 
 
 def class_names(model: TrainedModel) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pipelines.core.results import stage_folders
 from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
-from pipelines.runs.run import Job
+from pipelines.runs.run import RecipeRun
 from pipelines.runs.workspace import RunFolder, StageStore
 
 
@@ -43,7 +43,7 @@ def answer(fields: JSONObject) -> JSONObject:
     run, stage_id = run_of(Path(request.source).expanduser())
     recipe = with_publish(run, stage_id, request)
     stage: Publish = recipe.stages[-1]
-    job = Job(recipe, RunFolder(run, StageStore()), StopSignal())
+    job = RecipeRun(recipe, RunFolder(run, StageStore()), StopSignal())
     complete(job, recipe, run)
     warnings: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ def with_publish(run: Path, stage_id: str | None, request: PublishRequest) -> Re
         raise source.error(error.found) from None
 
 
-def complete(job: Job, recipe: Recipe, run: Path) -> None:
+def complete(job: RecipeRun, recipe: Recipe, run: Path) -> None:
     """Tell the job where its stages lie. Raises CommandError where one that is needed is not complete."""
     places = {TOKENIZER: run / TOKENIZER}
     recorded = read(run / "recipe.yaml").ids
@@ -125,7 +125,7 @@ def complete(job: Job, recipe: Recipe, run: Path) -> None:
             job.folders[part], job.fingerprints[part] = model.parent, job.fingerprints[name]
 
 
-def _fingerprint(job: Job, recipe: Recipe, stage: Publish) -> str:
+def _fingerprint(job: RecipeRun, recipe: Recipe, stage: Publish) -> str:
     """What tells two publications apart, as a run's own publish stage has it."""
     identity = stage.identity() | {"reads": stage.reads(recipe)}
     inputs = [job.fingerprints[TOKENIZER], *(job.fingerprints[name] for name in stage.reads(recipe))]

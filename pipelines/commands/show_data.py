@@ -22,7 +22,7 @@ from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.signals import StopSignal
 from pipelines.data import chat_templates
 from pipelines.models import heads, opening, remote_code
-from pipelines.runs.run import Job
+from pipelines.runs.run import RecipeRun
 from pipelines.runs.workspace import RunFolder, StageStore
 from pipelines.tasks.first_batch import pair_pieces, pieces, summary
 from pipelines.tasks.preference.training import PreferenceTraining
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from pipelines.runs.run import Job
+    from pipelines.runs.run import RecipeRun
 
 MOST_ROWS = 100
 
@@ -77,7 +77,7 @@ def answer(fields: JSONObject) -> JSONObject:
     recipe = load(request.recipe, request.overrides)
     stage = chosen(recipe, request.stage)
     with TemporaryDirectory(prefix="data-show-") as place:
-        job = Job(recipe, RunFolder(Path(place) / recipe.name, StageStore()), StopSignal())
+        job = RecipeRun(recipe, RunFolder(Path(place) / recipe.name, StageStore()), StopSignal())
         with job.place.open(recipe.to_yaml()):
             job.begin()
             job.make_tokenizer()
@@ -110,7 +110,7 @@ def chosen(recipe: Recipe, name: str | None) -> Stage:
     return stage_of_name
 
 
-def _context(job: Job, stage: Stage, place: Path) -> tuple[Context, Listener]:
+def _context(job: RecipeRun, stage: Stage, place: Path) -> tuple[Context, Listener]:
     listener = Listener()
     context = job.context(stage, place, "")
     stand_ins: dict[str, Any] = {
@@ -121,7 +121,7 @@ def _context(job: Job, stage: Stage, place: Path) -> tuple[Context, Listener]:
     return replace(context, **stand_ins), listener
 
 
-def bare_model(job: Job, head: Head) -> PreTrainedModel:
+def bare_model(job: RecipeRun, head: Head) -> PreTrainedModel:
     """The recipe's model with `head` and without weights: what lessons ask it is its shape."""
     import torch
 
@@ -137,7 +137,7 @@ def bare_model(job: Job, head: Head) -> PreTrainedModel:
         return kind.from_config(config, **{key: value for key, value in where.items() if key != "revision"})
 
 
-def _tokenizer(job: Job, stage_id: str | None) -> PreTrainedTokenizerBase:
+def _tokenizer(job: RecipeRun, stage_id: str | None) -> PreTrainedTokenizerBase:
     """The run's tokenizer, with the chat template that the stages up to this one would have left in it."""
     tokenizer = job.open_tokenizer()
     if stage_id is not None:

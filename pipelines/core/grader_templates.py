@@ -62,7 +62,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Template:
+class GraderTemplate:
     """A template that was read."""
 
     parts: tuple[str | Path, ...]
@@ -106,7 +106,7 @@ def text_of(value: object) -> str:
 
 
 @lru_cache(maxsize=512)
-def read_template(text: str) -> Template:
+def read_template(text: str) -> GraderTemplate:
     """The template behind a text. Raises ValueError with one sentence."""
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters, must have at most {LONGEST}")
@@ -118,7 +118,7 @@ def read_template(text: str) -> Template:
         parts += [text[end : match.start()], read_path(match.group(1))]
         end = match.end()
     parts.append(text[end:])
-    template = Template(tuple(part for part in parts if part))
+    template = GraderTemplate(tuple(part for part in parts if part))
     if len(template.paths) > MOST_PATHS:
         raise ValueError(f"reads {len(template.paths)} paths, must read at most {MOST_PATHS}")
     return template

@@ -8,9 +8,9 @@ multi             graders joined by the formula `calculate_output`
 
 `python` is refused: it would run code of whoever writes the grader (docs/decisions/0035).
 
-A grader does not ask models itself. `grading` is a generator that yields a Question, is sent the Answer, and returns
-the Grade: the service asks its processes one row at a time, a training job asks an opened model for many rows at once,
-and what is asked and how an answer is read stands here, once.
+A grader does not ask models itself. `grading` is a generator that yields a GraderQuestion, is sent the GraderAnswer,
+and returns the Grade: the service asks its processes one row at a time, a training job asks an opened model for many
+rows at once, and what is asked and how an answer is read stands here, once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from pipelines.core.config import Block, ConfigIssues, flatten, show
 from pipelines.core.grader_formula import Formula, read_formula
-from pipelines.core.grader_templates import Path, Template, Unfilled, quoted, read_template
+from pipelines.core.grader_templates import GraderTemplate, Path, Unfilled, quoted, read_template
 from pipelines.core.registry import nearest
 from pipelines.core.text_similarity import NotInstalled, Similarity, similarity
 
@@ -59,7 +59,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Question:
+class GraderQuestion:
     """What a grader asks of a model: an answer to messages, or how alike the vectors of two texts are."""
 
     model: str | None
@@ -74,7 +74,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GraderAnswer:
     """What the model said."""
 
     text: str = ""
@@ -127,7 +127,7 @@ class Grade:
     """What a model answered."""
 
 
-Steps = Generator[Question, Answer, Grade]
+Steps = Generator[GraderQuestion, GraderAnswer, Grade]
 
 
 # ---- what is graded --------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Grader(Block):
     """The least score that passes where nothing says otherwise."""
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[GraderTemplate, ...]:
         """Everything that is filled in."""
         return ()
 
@@ -248,7 +248,7 @@ class StringCheck(Grader):
     """`eq`: the same; `ne`: not the same; `like`: the reference occurs in it; `ilike`: whatever the capitals."""
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[GraderTemplate, ...]:
         return read_template(self.input), read_template(self.reference)
 
     def steps(self, namespaces: Mapping[str, Any]) -> Steps:
@@ -278,7 +278,7 @@ class TextSimilarity(Grader):
     threshold: ClassVar[float] = 0.5
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[GraderTemplate, ...]:
         return read_template(self.input), read_template(self.reference)
 
     def models(self) -> Iterator[tuple[str | None, Literal["chat", "embed"]]]:
@@ -295,7 +295,7 @@ class TextSimilarity(Grader):
             except NotInstalled as missing:
                 grade.faults["other_error"] = str(missing)
         elif text.strip() and reference.strip():
-            answer = yield Question(self.model, texts=(text, reference))
+            answer = yield GraderQuestion(self.model, texts=(text, reference))
             grade.score = max(0.0, min(1.0, answer.cosine))
             _noted(grade, answer, self.model)
         return grade
@@ -310,13 +310,13 @@ class ModelGrader(Grader):
     """A model that chats."""
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[GraderTemplate, ...]:
         return tuple(read_template(each.content) for each in self.input)
 
     def models(self) -> Iterator[tuple[str | None, Literal["chat", "embed"]]]:
         yield self.model, "chat"
 
-    def asked(self, namespaces: Mapping[str, Any], instruction: str, sampling: GraderSampling) -> Question:
+    def asked(self, namespaces: Mapping[str, Any], instruction: str, sampling: GraderSampling) -> GraderQuestion:
         """The question, with what must be answered behind the last words of the user. Markup of chat templates in what
         is put in is broken, so that an answer cannot speak for somebody else. Raises Unfilled."""
         filled = [
@@ -330,7 +330,7 @@ class ModelGrader(Grader):
             filled[-1]["content"] += f"\n\n{instruction}"
         else:
             filled.append({"role": "user", "content": instruction})
-        return Question(
+        return GraderQuestion(
             self.model,
             messages=tuple(filled),
             max_tokens=sampling.max_completions_tokens or TOKENS,
@@ -508,7 +508,7 @@ class Multi(Grader):
         return read_formula(self.calculate_output)
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[GraderTemplate, ...]:
         return tuple(template for each in self.graders.values() for template in each.templates)
 
     def models(self) -> Iterator[tuple[str | None, Literal["chat", "embed"]]]:
@@ -586,7 +586,7 @@ def label_in(text: str, labels: Sequence[str]) -> str | None:
     return within[0] if len(within) == 1 else None
 
 
-def _noted(grade: Grade, answer: Answer, model: str | None) -> None:
+def _noted(grade: Grade, answer: GraderAnswer, model: str | None) -> None:
     grade.usage.setdefault(model or "", Usage()).add(Usage(1, answer.prompt_tokens, answer.completion_tokens))
     if answer.failure:
         grade.faults["model_grader_server_error"] = answer.failure

@@ -69,7 +69,7 @@ class Rows:
 
 
 class Task(Protocol):
-    """A labelled task: `pipelines.tasks.base.Task` is the class behind it."""
+    """A labelled task: `pipelines.tasks.base.LabelledTask` is the class behind it."""
 
     @property
     def name(self) -> str:

@@ -17,9 +17,9 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Position, ke
 from pipelines.core.errors import RecipeError
 from pipelines.core.yaml_positions import line_of, read_yaml
 
-Asked = Literal["single", "ddp", "fsdp2", "zero2", "zero3", "auto"]
+ProfileName = Literal["single", "ddp", "fsdp2", "zero2", "zero3", "auto"]
 """The profiles that a recipe may ask for."""
-SEVERAL = tuple(each for each in get_args(Asked) if each not in ("single", "auto"))
+SEVERAL = tuple(each for each in get_args(ProfileName) if each not in ("single", "auto"))
 """Those of at least two processes."""
 
 
@@ -37,7 +37,7 @@ class Launch(Block):
         "{profile: fsdp2, num_processes: 4, mixed_precision: bf16}",
         "{profile: ddp, num_processes: 16, hosts: 2}",
     )
-    profile: Asked = "single"
+    profile: ProfileName = "single"
     """`single`: one process, or as many as `num_processes` says, each with the whole model (`ddp`); `ddp`: that, and
     at least two; `fsdp2`: weights, gradients and optimizer state divided among at least two; `zero2`, `zero3`: by
     DeepSpeed on GPUs; `auto`: the simplest of the first three that fits into memory by the plan."""

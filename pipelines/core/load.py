@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.core.config import ConfigIssues, Position, key_path, show
 from pipelines.core.errors import Mistake, RecipeError
-from pipelines.core.overrides import Source, name_stages, override
+from pipelines.core.overrides import RecipeSource, name_stages, override
 from pipelines.core.recipe import Recipe, validated
 from pipelines.core.study_cells import StudyRecipe, expand
 from pipelines.core.task_files import Inserted, insert, moved
@@ -50,7 +50,7 @@ def refuse_study(recipe: Recipe, file: str) -> None:
         )
 
 
-def checked(source: Source) -> Recipe:
+def checked(source: RecipeSource) -> Recipe:
     """The recipe that was read, or RecipeError with every mistake in it; of a study, those of every cell."""
     if source.data.get("matrix") is not None:
         return expand(source).recipe
@@ -60,7 +60,7 @@ def checked(source: Source) -> Recipe:
         raise source.error(error.found) from None
 
 
-def read(path: Path | str, overrides: Sequence[str] = ()) -> Source:
+def read(path: Path | str, overrides: Sequence[str] = ()) -> RecipeSource:
     """Read a recipe and apply the overrides, without checking it. Raises RecipeError where not even that can be
     done."""
     path = Path(path)
@@ -74,7 +74,7 @@ def read_text(
     folder: Path | None = None,
     overrides: Sequence[str] = (),
     local: bool = True,
-) -> Source:
+) -> RecipeSource:
     """As `read`, for a text that is at hand; relative paths in it are relative to `folder`.
 
     A text that is not `local` came over the network: it names no files with tasks.
@@ -85,7 +85,7 @@ def read_text(
 
 def _source(
     data: object, lines: dict[Position, int], file: str, folder: Path, overrides: Sequence[str], local: bool = True
-) -> Source:
+) -> RecipeSource:
     if not isinstance(data, dict):
         raise RecipeError(
             [Mistake("", f"is {show(data)}, must be a mapping with the keys {', '.join(Recipe.keys())}", file, 1)]
@@ -103,7 +103,7 @@ def _source(
         ids = name_stages(data)
     named = insert(data, folder, local)
     files = {**moved(inserted.files, written, ids), **named.files}
-    source = Source(data, lines, file, folder, tuple(from_command_line), files)
+    source = RecipeSource(data, lines, file, folder, tuple(from_command_line), files)
     if named.issues:
         raise source.error(named.issues)
     return source

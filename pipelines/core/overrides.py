@@ -26,7 +26,7 @@ MOST_PARTS = 100
 
 
 @dataclass(frozen=True)
-class Source:
+class RecipeSource:
     """A recipe as it was written, its overrides applied, not checked yet."""
 
     data: dict[str, Any]
@@ -49,7 +49,7 @@ class Source:
         return RecipeError(_in_order(list(issues), self))
 
 
-def _in_order(issues: list[ConfigIssue], source: Source) -> list[Mistake]:
+def _in_order(issues: list[ConfigIssue], source: RecipeSource) -> list[Mistake]:
     mistakes, ids = [], source.ids
     for place, message in dict.fromkeys(issues):
         line = line_of(place, source.lines)

@@ -179,7 +179,7 @@ class Sentence(_Part):
 Part = Annotated[Bars | Number | Marked | Writings | Attention | Sentence, Field(discriminator="show")]
 
 
-class Answer(_Part):
+class PageAnswer(_Part):
     """What a model says of a filled-in form."""
 
     parts: tuple[Part, ...] = Field(max_length=20)

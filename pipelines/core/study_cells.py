@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, key_path
-from pipelines.core.overrides import Source, put_at
+from pipelines.core.overrides import RecipeSource, put_at
 from pipelines.core.recipe import Recipe, stage_ids, validated
 from pipelines.core.registry import TASKS, nearest
 from pipelines.core.results import EVALUATIONS
@@ -103,7 +103,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Cells that share the values that a search finds."""
 
     number: int
@@ -124,7 +124,7 @@ class StudyRecipe:
     """The study's own: the recipe of a cell, with `matrix` and `study`."""
     axes: tuple[Axis, ...]
     cells: tuple[Cell, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[CellGroup, ...]
     """What is searched for, none without a search."""
     ids: tuple[str | None, ...]
     """Ids of the stages as the file has them."""
@@ -139,7 +139,7 @@ class StudyRecipe:
         """The cells that cannot run."""
         return tuple(cell for cell in self.cells if cell.refusal)
 
-    def group_of(self, cell: Cell) -> Group | None:
+    def group_of(self, cell: Cell) -> CellGroup | None:
         """Where the values of a cell are searched for."""
         return next((group for group in self.groups if group.labels.items() <= cell.labels.items()), None)
 
@@ -197,7 +197,7 @@ class StudyRecipe:
         )
         return replace(draft, data=data).recipe(self.ids)
 
-    def trial(self, group: Group, values: Values, budget: Values | None = None, cell: Cell | None = None) -> Recipe:
+    def trial(self, group: CellGroup, values: Values, budget: Values | None = None, cell: Cell | None = None) -> Recipe:
         """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set
         aside. `cell` is one of the group's repeats, by default the first."""
         search = self.options.search
@@ -215,7 +215,7 @@ class StudyRecipe:
         return _up_to(draft, search.target).recipe(self.ids)
 
 
-def expand(source: Source) -> StudyRecipe:
+def expand(source: RecipeSource) -> StudyRecipe:
     """Every cell of a study. Raises RecipeError."""
     axes, options = _read_keys(source)
     ids = tuple(source.ids)
@@ -253,7 +253,7 @@ def _put_by(entries: Iterable[MatrixValue]) -> list[tuple[str, Any, Position]]:
     return [(path, value, entry.place_of(path)) for entry in entries for path, value in entry.values.items()]
 
 
-def _read_keys(source: Source) -> tuple[tuple[Axis, ...], StudyOptions]:
+def _read_keys(source: RecipeSource) -> tuple[tuple[Axis, ...], StudyOptions]:
     """The keys `matrix` and `study`, each right in itself and fitting the other."""
     issues: list[ConfigIssue] = []
     axes: tuple[Axis, ...] = ()
@@ -275,7 +275,7 @@ def _read_keys(source: Source) -> tuple[tuple[Axis, ...], StudyOptions]:
     return axes, options
 
 
-def _overridden_in_vain(source: Source, axes: Sequence[Axis], options: StudyOptions) -> list[ConfigIssue]:
+def _overridden_in_vain(source: RecipeSource, axes: Sequence[Axis], options: StudyOptions) -> list[ConfigIssue]:
     """Values of the command line that the matrix or the search would replace."""
     paths = {
         path: axis.key
@@ -317,10 +317,10 @@ def _refused_or_not(cell: Cell, ids: Sequence[str | None], issues: list[ConfigIs
         return replace(cell, refusal="; ".join(f"{key_path(place)}: {message}" for place, message in error.found))
 
 
-def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tuple[Group, ...]:
+def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tuple[CellGroup, ...]:
     per = [axis.name for axis in axes if (axis.name in search.per if search.per is not None else not axis.repeats)]
     seeds = {axis.name for axis in axes if axis.repeats}
-    groups: dict[tuple[str, ...], Group] = {}
+    groups: dict[tuple[str, ...], CellGroup] = {}
     for cell in cells:
         labels = {name: cell.labels[name] for name in per}
         key = tuple(labels.values())
@@ -337,7 +337,7 @@ def _groups(axes: Sequence[Axis], cells: Sequence[Cell], search: Search) -> tupl
                 label == each.labels[name] for name, label in cell.labels.items() if name not in seeds or name in per
             )
         ]
-        groups[key] = Group(len(groups) + 1, labels, cell, grid, tuple(alike[: search.repeats(len(alike))]))
+        groups[key] = CellGroup(len(groups) + 1, labels, cell, grid, tuple(alike[: search.repeats(len(alike))]))
     return tuple(groups.values())
 
 
@@ -466,7 +466,7 @@ def _same_destination(cells: Sequence[Cell]) -> list[ConfigIssue]:
     return []
 
 
-def _base(source: Source, axes: Sequence[Axis], cells: Sequence[Cell], first: Cell) -> Recipe:
+def _base(source: RecipeSource, axes: Sequence[Axis], cells: Sequence[Cell], first: Cell) -> Recipe:
     """The study's own recipe: as written where that is a recipe, else as the first cell is; folders in it absolute."""
     keys = {key: source.data[key] for key in ("matrix", "study") if source.data.get(key) is not None}
     keys["matrix"] = _absolute(keys["matrix"], axes, cells)

@@ -117,9 +117,12 @@ TRACKERS = (
 )  # fmt: skip
 """What `report_to` may name, beside `none`. Each needs its own package."""
 TRACKER_PACKAGES = {
-    "azure_ml": "azureml", "comet_ml": "comet_ml", "flyte": "flytekit", "kubeflow": "kubeflow",
+    "azure_ml": "azureml",
+    "comet_ml": "comet_ml",
+    "flyte": "flytekit",
+    "kubeflow": "kubeflow",
     "tensorboard": "tensorboard",
-}  # fmt: skip
+}
 """The module that a tracker needs, where it is not called as the tracker is."""
 OFFERED_TRACKERS = ("mlflow", "trackio", "wandb")
 """Those that the extra `trackers` installs."""

@@ -30,7 +30,7 @@ AT_ONCE = 1024
 Ints = npt.NDArray[np.int64]
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Examples by their number, without an end."""
 
     def __getitem__(self, number: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Mixture:
     in_order = True
     """The draws of a run are taken one after another: what is random about their order was decided here."""
 
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float], seed: int, length: int) -> None:
+    def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float], seed: int, length: int) -> None:
         self.sources, self._seed, self._length = sources, seed, length
         shares = np.cumsum(np.asarray(weights, dtype=np.float64))
         self._edges = WINDOW * shares[:-1] / shares[-1]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
-from pipelines.data.tokenising import Tokens, tokenised
+from pipelines.data.tokenising import TokenisedDocuments, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,7 +78,7 @@ class Packer:
         """Tokens of the text in a block."""
         return self.block_size - (0 if self._first is None else 2)
 
-    def blocks(self, chunk: Tokens) -> npt.NDArray[np.int32]:
+    def blocks(self, chunk: TokenisedDocuments) -> npt.NDArray[np.int32]:
         """The blocks that a chunk fills, with what is left of those before it (blocks, block_size)."""
         ends = np.cumsum(chunk.documents)
         stream = np.concatenate([self.rest, np.insert(chunk.ids, ends, self._end).astype(np.int32, copy=False)])
@@ -90,7 +90,7 @@ class Packer:
         first, last = (np.full((count, 1), each, dtype=np.int32) for each in (self._first, self._end))
         return np.hstack([first, blocks, last])
 
-    def all_blocks(self, chunks: Iterable[Tokens]) -> Iterator[npt.NDArray[np.int32]]:
+    def all_blocks(self, chunks: Iterable[TokenisedDocuments]) -> Iterator[npt.NDArray[np.int32]]:
         """The blocks of each chunk. Raises DataError when there is not one."""
         written = 0
         for chunk in chunks:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
 from pipelines.data.packing import Blocks, pack
-from pipelines.data.tokenising import Tokens, tokenised
+from pipelines.data.tokenising import TokenisedDocuments, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -169,7 +169,7 @@ def open_corpus(folder: Path) -> Corpus | None:
     return Corpus(tokens, sentences, documents) if whole else None
 
 
-def write_corpus(folder: Path, parts: Iterable[Tokens]) -> None:
+def write_corpus(folder: Path, parts: Iterable[TokenisedDocuments]) -> None:
     """Write a corpus, which appears complete or not at all. Raises DataError when it is empty, and DiskFull."""
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     lengths: list[Offsets] = []

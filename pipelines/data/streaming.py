@@ -64,7 +64,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Start:
+class WindowStart:
     """Where a window begins: a line of `windows.jsonl`."""
 
     first: int = 0
@@ -86,7 +86,7 @@ class Start:
 @dataclass(frozen=True)
 class _Window:
     number: int
-    start: Start
+    start: WindowStart
     examples: Blocks | Spans
     order: npt.NDArray[np.int64]
 
@@ -234,12 +234,12 @@ class StreamedExamples:
                 self._firsts.append(int(json.loads(line)["first"]))
                 self._end += len(line)
 
-    def _start(self, at: int) -> Start:
+    def _start(self, at: int) -> WindowStart:
         if at == 0:
-            return Start()
+            return WindowStart()
         with open(self._folder / "windows.jsonl", "rb") as index:
             index.seek(self._places[at])
-            return Start(**json.loads(index.readline()))
+            return WindowStart(**json.loads(index.readline()))
 
     def _file(self, at: int) -> Path:
         return self._folder / f"window-{at:0{DIGITS}d}{'' if self._layout == 'sentences' else '.npy'}"
@@ -256,7 +256,7 @@ class StreamedExamples:
     def _block_size(self) -> int:
         return self._length + (2 if self._layout == "blocks" else 0)
 
-    def _write(self, at: int, start: Start) -> Start:
+    def _write(self, at: int, start: WindowStart) -> WindowStart:
         """Write a window; returns where the next one begins. Raises DataError where a whole pass gives no example."""
         texts, position, share = self._read(start.position)
         if self._tokenising is None:
@@ -274,7 +274,7 @@ class StreamedExamples:
                 write_blocks(self._file(at), blocks, self._block_size)
         if position is None and start.first + count == 0:
             raise too_few
-        return Start(
+        return WindowStart(
             first=start.first + count,
             position=position,
             rest=rest,

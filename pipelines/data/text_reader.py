@@ -42,7 +42,7 @@ LOOKED_AT = 1_000
 """Objects of a JSONL file that are looked at for the names of its columns."""
 
 
-class Part(Protocol):
+class CellReader(Protocol):
     """The cells of one column of one file, or of a whole data set that does not lie in files."""
 
     def cells(self, at: Any = None) -> Iterator[object]:
@@ -215,7 +215,12 @@ class Texts:
     """The texts that hold more than white space, in their order: an iterator that knows where it stands."""
 
     def __init__(
-        self, parts: Sequence[Part], column: str, described: str, most: int | None = None, start: Position | None = None
+        self,
+        parts: Sequence[CellReader],
+        column: str,
+        described: str,
+        most: int | None = None,
+        start: Position | None = None,
     ) -> None:
         self._parts, self._column, self._described, self._most = parts, column, described, most
         self._part, self._at, self._row, self.taken = 0, None, 0, 0
@@ -320,7 +325,7 @@ def open_texts(
     return Texts(parts, column, described, most, start)
 
 
-def _check_column(parts: Sequence[Part], column: str, described: str) -> None:
+def _check_column(parts: Sequence[CellReader], column: str, described: str) -> None:
     """Refuse a column that no file has, before everything is read for it. Raises DataError."""
     names: dict[str, None] = {}
     for part in parts:
@@ -333,7 +338,7 @@ def _check_column(parts: Sequence[Part], column: str, described: str) -> None:
     check_columns((column,), list(names), described)
 
 
-def _parts(source: DataSource, split: str, column: str, streaming: bool) -> list[Part]:
+def _parts(source: DataSource, split: str, column: str, streaming: bool) -> list[CellReader]:
     if isinstance(source, FileSource):
         return [_part(file, column) for file in source.files[split]]
     if streaming and isinstance(source, HubSource):
@@ -341,7 +346,7 @@ def _parts(source: DataSource, split: str, column: str, streaming: bool) -> list
     return [_Rows(lambda: source.load(split), column)]
 
 
-def _part(file: Path, column: str) -> Part:
+def _part(file: Path, column: str) -> CellReader:
     kind = file.suffix.lower()
     if kind == ".parquet":
         return _ParquetFile(file, column)

@@ -50,7 +50,7 @@ def sentence_ends(text: str) -> list[int]:
     return [end for end in dict.fromkeys(match.end() for match in ENDS.finditer(text)) if first < end < last]
 
 
-class Tokens(NamedTuple):
+class TokenisedDocuments(NamedTuple):
     """A chunk of documents, one after another; those without a token are left out."""
 
     ids: npt.NDArray[np.int32]
@@ -101,9 +101,9 @@ class Tokenising:
         self._letters = 0
         self._pool: ProcessPoolExecutor | None = None
 
-    def __call__(self, texts: Iterable[str]) -> Iterator[Tokens]:
+    def __call__(self, texts: Iterable[str]) -> Iterator[TokenisedDocuments]:
         """The tokens of each chunk of `texts`, in their order. Raises ProcessLost where a process was killed."""
-        waiting: deque[Future[Tokens]] = deque()
+        waiting: deque[Future[TokenisedDocuments]] = deque()
         for chunk in chunks(texts):
             self._letters += sum(map(len, chunk))
             if (processes := self._processes()) == 1:
@@ -148,7 +148,7 @@ LOST = (
 
 def tokenised(
     tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], processes: int | None = None, sentences: bool = False
-) -> Iterator[Tokens]:
+) -> Iterator[TokenisedDocuments]:
     """The tokens of each chunk of `texts`, as `Tokenising` says."""
     with closing(Tokenising(tokenizer, processes, sentences)) as tokenising:
         yield from tokenising(texts)
@@ -186,20 +186,20 @@ def _description(tokenizer: PreTrainedTokenizerBase) -> tuple[str, bool] | None:
     return tokenizer.backend_tokenizer.to_str(), bool(tokenizer.split_special_tokens)
 
 
-def tokens_of(encode: Encode, texts: list[str], sentences: bool) -> Tokens:
+def tokens_of(encode: Encode, texts: list[str], sentences: bool) -> TokenisedDocuments:
     """The tokens of one chunk."""
     ids, offsets = encode(texts, sentences)
     if offsets is None:
         arrays = [np.asarray(each, dtype=np.int32) for each in ids if each]
         lengths = np.asarray([len(each) for each in arrays], dtype=np.int64)
-        return Tokens(_joined(arrays, np.int32), lengths, np.empty(0, dtype=np.int64))
+        return TokenisedDocuments(_joined(arrays, np.int32), lengths, np.empty(0, dtype=np.int64))
     cut = [
         (np.asarray(each, dtype=np.int32), _sentence_lengths(len(each), np.asarray(places)[:, 0], text))
         for each, places, text in zip(ids, offsets, texts, strict=True)
         if each
     ]
     counts = np.asarray([len(lengths) for _, lengths in cut], dtype=np.int64)
-    return Tokens(
+    return TokenisedDocuments(
         _joined([each for each, _ in cut], np.int32), counts, _joined([lengths for _, lengths in cut], np.int64)
     )
 
@@ -214,7 +214,7 @@ def _sentence_lengths(tokens: int, starts: npt.NDArray[np.int64], text: str) -> 
     return np.diff(np.unique(np.concatenate([[0], ends, [tokens]])))
 
 
-_worker: Callable[[list[str]], Tokens] | None = None
+_worker: Callable[[list[str]], TokenisedDocuments] | None = None
 """In a process that tokenises: its work."""
 
 
@@ -235,12 +235,12 @@ def _begin_worker(description: tuple[str, bool], sentences: bool, parent: int) -
         encodings = backend.encode_batch(texts, add_special_tokens=False)
         return [each.ids for each in encodings], [each.offsets for each in encodings] if offsets else None
 
-    def work(chunk: list[str]) -> Tokens:
+    def work(chunk: list[str]) -> TokenisedDocuments:
         return tokens_of(encode, chunk, sentences)
 
     _worker = work
 
 
-def _in_worker(chunk: list[str]) -> Tokens:
+def _in_worker(chunk: list[str]) -> TokenisedDocuments:
     assert _worker is not None
     return _worker(chunk)

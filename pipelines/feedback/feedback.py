@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning
     from pipelines.core.interfaces import Context
     from pipelines.data.prompts import PromptRows
-    from pipelines.models.generate import Writer
+    from pipelines.models.generate import LanguageModel
 
 
 def _revise(value: Any) -> Any:
@@ -229,7 +229,7 @@ class FeedbackRun:
         self.progress = FeedbackProgress(context.folder, self._kept)
         self.spent = Spent()
         self.steps = 0
-        self._policy: Writer | None = None
+        self._policy: LanguageModel | None = None
         self._judge: Judge | None = None
 
     def do(self) -> None:
@@ -253,7 +253,7 @@ class FeedbackRun:
     # -- the steps
 
     @property
-    def policy(self) -> Writer:
+    def policy(self) -> LanguageModel:
         """The model that is sampled from, opened when it is first needed."""
         if self._policy is None:
             from pipelines.models.generate import open_writer

@@ -25,7 +25,7 @@ from pipelines.core.recipe import START
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import prompt_of
 from pipelines.data.completions import opening_of, padding_token
-from pipelines.models.predict import Running, answers, device
+from pipelines.models.predict import InferenceOptions, answers, device
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def write(
     settings: Generation,
     *,
     target_length: int | None = None,
-    **running: Unpack[Running],
+    **running: Unpack[InferenceOptions],
 ) -> NDArray[np.object_]:
     """What the model writes for each text of `rows`, (examples,), on every process. Raises DataError without rows."""
     from pipelines.data.encoding import collate, encode
@@ -174,7 +174,7 @@ def continue_prompts(
     tokenizer: PreTrainedTokenizerBase,
     dialogues: Sequence[Dialogue],
     settings: How,
-    **running: Unpack[Running],
+    **running: Unpack[InferenceOptions],
 ) -> NDArray[np.object_]:
     """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises
     DataError."""
@@ -206,7 +206,7 @@ def filled_on_the_left(rows: Sequence[Sequence[int]], fill: int) -> tuple[NDArra
 
 
 @dataclass(frozen=True)
-class Writer:
+class LanguageModel:
     """A language model, on the device where it computes, with its tokenizer."""
 
     model: PreTrainedModel
@@ -218,12 +218,12 @@ class Writer:
         return bool(self.model.config.is_encoder_decoder)
 
 
-def open_writer(context: Context, stage_id: str | None = None, checkpoint: str | None = None) -> Writer:
+def open_writer(context: Context, stage_id: str | None = None, checkpoint: str | None = None) -> LanguageModel:
     """The language model of a stage (default: the one this stage reads) or of a checkpoint. Raises ModelError."""
     if checkpoint is not None:
         model = context.open_model(None, checkpoint=checkpoint, trained_head=True)
-        return Writer(model.to(device()), context.open_tokenizer(checkpoint=checkpoint))
+        return LanguageModel(model.to(device()), context.open_tokenizer(checkpoint=checkpoint))
     source = stage_id or context.recipe.model_of(context.recipe.stage(context.stage_id))
     from_scratch = source == START and context.recipe.model.checkpoint is None
     model = context.open_model(None, stage_id=source, trained_head=not from_scratch)
-    return Writer(model.to(device()), context.open_tokenizer(None if source == START else source))
+    return LanguageModel(model.to(device()), context.open_tokenizer(None if source == START else source))

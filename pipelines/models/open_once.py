@@ -27,7 +27,7 @@ MARK = "finery_opened_once"
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """What the other processes need to know of a model."""
 
     config: PreTrainedConfig
@@ -45,7 +45,7 @@ def open_once(context: Context, head: Head, opened: Callable[[], PreTrainedModel
     """
     main = context.world.is_main
     model = opened() if main else None
-    shape: Shape | None = context.gather(None if model is None else _shape_of(model))[0]
+    shape: ModelShape | None = context.gather(None if model is None else _shape_of(model))[0]
     if model is None and shape is not None:
         model = _of_shape(shape, head)
     if not all(context.gather(model is not None and shape is not None)):
@@ -61,10 +61,10 @@ def is_opened_once(model: nn.Module) -> bool:
     return any(getattr(module, MARK, False) for module in model.modules())
 
 
-def _shape_of(model: PreTrainedModel) -> Shape | None:
+def _shape_of(model: PreTrainedModel) -> ModelShape | None:
     if type(model).__module__.split(".")[0] not in ("transformers", "pipelines"):
         return None
-    return Shape(
+    return ModelShape(
         model.config,
         getattr(model, "generation_config", None),
         list(getattr(model, "finery_new_modules", [])),
@@ -77,7 +77,7 @@ def _weights_of(model: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
     return [(name, tuple(weight.shape), str(weight.dtype)) for name, weight in model.named_parameters()]
 
 
-def _of_shape(shape: Shape, head: Head) -> PreTrainedModel | None:
+def _of_shape(shape: ModelShape, head: Head) -> PreTrainedModel | None:
     """A model with zeros for weights; None where the configuration does not make one of the same weights."""
     import numpy as np
     import torch

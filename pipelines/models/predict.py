@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 Precision = Literal["no", "bf16"]
 
 
-class Running(TypedDict, total=False):
+class InferenceOptions(TypedDict, total=False):
     """How a model is asked: what every way of asking takes by name."""
 
     world: World | None
@@ -66,7 +66,11 @@ def device() -> torch.device:
 
 
 def predict(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int, **running: Unpack[Running]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Rows,
+    max_length: int,
+    **running: Unpack[InferenceOptions],
 ) -> NDArray[np.float32]:
     """Logits (examples, outputs) of every row, on every process. Raises DataError without rows."""
     from pipelines.data.encoding import collate, encode
@@ -93,7 +97,7 @@ def forward(
     collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
     read: Callable[[ModelOutput, dict[str, Tensor]], Sequence[Any] | NDArray[np.generic]],
     first_token: bool = False,
-    **running: Unpack[Running],
+    **running: Unpack[InferenceOptions],
 ) -> list[Any]:
     """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
 

@@ -163,8 +163,16 @@ PACKAGES = (
 OF_THE_RUN = ("hardware", "launch", "started")
 """What is taken from the run's manifest: nothing that names a path or a host."""
 OF_A_STAGE = (
-    "fingerprint", "code", "reads", "inputs", "versions", "seconds", "hardware", "energy_joules", "energy_counters"
-)  # fmt: skip
+    "fingerprint",
+    "code",
+    "reads",
+    "inputs",
+    "versions",
+    "seconds",
+    "hardware",
+    "energy_joules",
+    "energy_counters",
+)
 """What is taken from a stage's own record."""
 
 

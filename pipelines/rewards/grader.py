@@ -21,12 +21,12 @@ from pydantic import Field, model_validator
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.graders import (
-    Answer,
     AnyGrader,
     Grade,
     Grader,
+    GraderAnswer,
+    GraderQuestion,
     Multi,
-    Question,
     Steps,
     TextSimilarity,
     grading,
@@ -40,7 +40,7 @@ from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
-    from pipelines.models.generate import Writer
+    from pipelines.models.generate import LanguageModel
 
 BATCH = 16
 """Questions at a time."""
@@ -122,7 +122,7 @@ class GraderReward(RewardBlock):
     def open(self, context: Context) -> Scorer:
         wanted = dict(self.grader.models())
         opened = {each.name: _opened(each, wanted[each.name], context) for each in self.models if each.name in wanted}
-        told: set[str] = set()
+        warned: set[str] = set()
 
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:
             rows = [getattr(prompt, "row", {}) for prompt in prompts]
@@ -133,8 +133,8 @@ class GraderReward(RewardBlock):
                     where = "the row of a prompt" if number is None else f"row {number + 1} of the prompts"
                     raise DataError(f"the reward's grader '{self.grader.name}' cannot read {where}: {lacking}")
                 for fault, sentence in grade.faults.items():
-                    if fault not in told and context.world.is_main:
-                        told.add(fault)
+                    if fault not in warned and context.world.is_main:
+                        warned.add(fault)
                         context.events.emit("warning", message=f"an answer cannot be graded: {sentence}")
             return [grade.score for grade in grades]
 
@@ -152,10 +152,10 @@ def _metrics(grader: Grader) -> Iterable[str]:
 # ---- asking ----------------------------------------------------------------------------------------------------------
 
 
-class Asked(Protocol):
+class OpenedGraderModel(Protocol):
     """A model that is open."""
 
-    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+    def answers(self, questions: Sequence[GraderQuestion]) -> list[GraderAnswer]:
         """What it says to each."""
 
 
@@ -164,10 +164,10 @@ class _Progress:
     """One answer on its way through the graders."""
 
     steps: Steps
-    question: Question | None = None
+    question: GraderQuestion | None = None
     grade: Grade | None = None
 
-    def go_on(self, answer: Answer | None) -> None:
+    def go_on(self, answer: GraderAnswer | None) -> None:
         """To the next question, or to the grade."""
         try:
             self.question = next(self.steps) if answer is None else self.steps.send(answer)
@@ -176,7 +176,10 @@ class _Progress:
 
 
 def graded(
-    grader: Grader, rows: Sequence[Mapping[str, Any]], completions: Sequence[str], models: Mapping[str, Asked]
+    grader: Grader,
+    rows: Sequence[Mapping[str, Any]],
+    completions: Sequence[str],
+    models: Mapping[str, OpenedGraderModel],
 ) -> list[Grade]:
     """The grade of each completion of its row. Each round puts all open questions to one model after the other."""
     every = [_Progress(grading(grader, row, sample_of(text))) for row, text in zip(rows, completions, strict=True)]
@@ -191,10 +194,10 @@ def graded(
     return [each.grade for each in every if each.grade is not None]
 
 
-def _opened(model: GraderModel, asked: str, context: Context) -> Asked:
+def _opened(model: GraderModel, kind: str, context: Context) -> OpenedGraderModel:
     from pipelines.rewards.reward import ready
 
-    if asked == "chat":
+    if kind == "chat":
         from pipelines.models.generate import open_writer
 
         writer = open_writer(context, model.source, model.checkpoint)
@@ -211,10 +214,10 @@ def _opened(model: GraderModel, asked: str, context: Context) -> Asked:
 class Chatting:
     """A language model that answers messages."""
 
-    writer: Writer
+    writer: LanguageModel
     seed: int
 
-    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+    def answers(self, questions: Sequence[GraderQuestion]) -> list[GraderAnswer]:
         """What it writes; no answer where a question is longer than it can read."""
         from pipelines.data.chat_formats import Dialogue
         from pipelines.models.generate import prompt_ids
@@ -233,7 +236,7 @@ class Chatting:
             else min(question.max_tokens, positions - (0 if self.writer.encoder_decoder else len(each)))
             for question, each in zip(questions, ids, strict=True)
         ]
-        answers = [Answer(failure="a question is longer than the model that grades can read")] * len(questions)
+        answers = [GraderAnswer(failure="a question is longer than the model that grades can read")] * len(questions)
         ways = {
             (each.temperature, each.top_p, each.seed, limit)
             for each, limit in zip(questions, room, strict=True)
@@ -258,7 +261,7 @@ class Chatting:
                 draws=[0] * len(places),
             )
             for at, text, length in zip(places, done.texts, done.lengths.tolist(), strict=True):
-                answers[at] = Answer(text=text, prompt_tokens=len(ids[at]), completion_tokens=int(length))
+                answers[at] = GraderAnswer(text=text, prompt_tokens=len(ids[at]), completion_tokens=int(length))
         return answers
 
 
@@ -271,7 +274,7 @@ class Embedding:
     vectors: dict[str, Any] = field(default_factory=dict)
     """Of texts that were asked for; references come again and again."""
 
-    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+    def answers(self, questions: Sequence[GraderQuestion]) -> list[GraderAnswer]:
         """The cosine of the two texts of each; no answer where one is longer than the model can read."""
         from pipelines.core.errors import CommandError
         from pipelines.models.embeddings import embed
@@ -295,5 +298,5 @@ class Embedding:
             one, other = each.texts or ("", "")
             failure = failures.get(one) or failures.get(other) or ""
             cosine = 0.0 if failure else float(self.vectors[one] @ self.vectors[other])
-            answers.append(Answer(cosine=cosine, failure=failure))
+            answers.append(GraderAnswer(cosine=cosine, failure=failure))
         return answers

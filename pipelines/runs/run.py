@@ -57,7 +57,7 @@ def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: Sto
     events."""
     refuse_study(recipe, str(folder))
     stop = stop or StopSignal()
-    job = Job(recipe, RunFolder(folder, store or StageStore()), stop)
+    job = RecipeRun(recipe, RunFolder(folder, store or StageStore()), stop)
     try:
         with job.place.open(recipe.to_yaml()), stop_on_signals(stop):
             started = time.monotonic()
@@ -79,7 +79,7 @@ def run(recipe: Recipe, folder: Path, store: StageStore | None = None, stop: Sto
 
 
 @dataclass
-class Job:
+class RecipeRun:
     """A recipe on its way through its stages."""
 
     recipe: Recipe
@@ -502,7 +502,7 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, profile: Profile, pr
             stage = recipe.stage(stage_id)
             seconds: int = getattr(getattr(stage, "arguments", None), "ddp_timeout", distributed.TIMEOUT)
             world = distributed.join_world(processes, profile, seconds)
-            job = Job(recipe, RunFolder(run_folder, StageStore()), stop)
+            job = RecipeRun(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
             fingerprint = folder.name.removesuffix(".partial")
             with distributed.Heartbeat(run_folder, world.rank) as heart:

@@ -24,7 +24,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from pipelines.data.completions import padding_token
 from pipelines.models.sampling import decoder_start, ends_of, filled
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,7 +108,7 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
     prompts = [[(7 * place + 11 * row + 5) % words for place in range(size - row * (size // 3))] for row in (0, 1)]
     done = [threading.Event() for _ in prompts]
     written = [
-        WrittenSequence(tokenizer, prompt, Choice(temperature=0), PROBED, [engine.end], _on_end(event.set))
+        WrittenSequence(tokenizer, prompt, SamplingSettings(temperature=0), PROBED, [engine.end], _on_end(event.set))
         for prompt, event in zip(prompts, done, strict=True)
     ]
     for each in written:
@@ -140,7 +140,7 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
 
 
 def _on_end(call: Callable[[], None]) -> Callable[[dict[str, Any]], None]:
-    return lambda told: call() if "reason" in told else None
+    return lambda update: call() if "reason" in update else None
 
 
 class _Choose(ContinuousBatchingLogitsProcessor):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
 from pipelines.commands.trained_models import Opener, TrainedModel, find
 from pipelines.core.errors import CommandError, ModelError
-from pipelines.core.presentation import Answer, Form, field_of
+from pipelines.core.presentation import Form, PageAnswer, field_of
 from pipelines.models.checkpoint import config_of
 from pipelines.tasks.evaluation import evaluation_of
 
@@ -97,10 +97,10 @@ class Predictor:
         title, button = "What does the model say?", "Predict"
         return Form(name="predict", title=title, button=button, fields=fields, examples=tuple(examples))
 
-    def shown(self, given: Mapping[str, object]) -> Answer:
+    def shown(self, given: Mapping[str, object]) -> PageAnswer:
         """What the model says of one input, as people are shown it. Raises FineryError."""
         parts, warnings = self._ask([self._row(0, given)], lambda predicted, task: predicted.shown(task))
-        return Answer(parts=parts, notes=tuple(each[:1000] for each in warnings))
+        return PageAnswer(parts=parts, notes=tuple(each[:1000] for each in warnings))
 
     def open_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The model and the tokenizer that answer. Raises ModelError where none was opened yet."""

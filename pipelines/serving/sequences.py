@@ -34,7 +34,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Choice:
+class SamplingSettings:
     """How tokens are chosen, and where a text ends."""
 
     temperature: float = 1.0
@@ -60,7 +60,7 @@ class WrittenSequence:
         self,
         tokenizer: PreTrainedTokenizerBase,
         prompt: Sequence[int],
-        choice: Choice,
+        choice: SamplingSettings,
         limit: int,
         ends: Collection[int],
         tell: Tell,

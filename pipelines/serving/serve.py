@@ -19,15 +19,14 @@ from pipelines.core.errors import CommandError, FineryError, ModelError, underst
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.model_abilities import Abilities, abilities_of
-from pipelines.core.presentation import Answer as PageAnswer
-from pipelines.core.presentation import Form, plain
+from pipelines.core.presentation import Form, PageAnswer, plain
 from pipelines.core.secrets import secret
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -343,8 +342,8 @@ class ServedModel:
         config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
         context = getattr(config, "max_position_embeddings", None)
         given = getattr(config, "eos_token_id", None)
-        told = given if isinstance(given, list) else [given]
-        ends = list(dict.fromkeys(each for each in (*told, tokenizer.eos_token_id) if isinstance(each, int)))
+        end_ids = given if isinstance(given, list) else [given]
+        ends = list(dict.fromkeys(each for each in (*end_ids, tokenizer.eos_token_id) if isinstance(each, int)))
         self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
         self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size))}
         self.about |= {"context": context, "engine": self._engine.name, "why": ""}
@@ -414,7 +413,7 @@ class ServedModel:
 
     def _write(self, number: int, question: Mapping[str, Any], prompts: list[list[int]], writer: Writer) -> None:
         """Begin the texts of a question: `n` of each prompt."""
-        choice = Choice(
+        choice = SamplingSettings(
             **{key: value for key, value in question["choice"].items() if key not in ("stop", "logit_bias")},
             stop=tuple(question["choice"].get("stop", ())),
             logit_bias={int(key): value for key, value in question["choice"].get("logit_bias", {}).items()},
@@ -422,7 +421,7 @@ class ServedModel:
         copies = int(question.get("n", 1))
         fit = bool(question.get("fit"))
         limits = [writer.limit(ids, choice.max_tokens, fit) for ids in prompts]
-        asked = Asked(
+        stream = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
         sequences = [
@@ -432,7 +431,7 @@ class ServedModel:
                 choice,
                 limit,
                 writer.ends,
-                asked.teller(place * copies + draw),
+                stream.teller(place * copies + draw),
                 draw,
                 writer.apart,
                 writer.name,
@@ -467,7 +466,7 @@ class ContextTooLong(CommandError):
     reason = "context_length_exceeded"
 
 
-class Asked:
+class ResponseStream:
     """One question for texts: passes on what is written, and says the last word when all of them are complete."""
 
     def __init__(self, number: int, texts: int, prompt_tokens: int, channel: Channel, over: Callable[[], None]) -> None:
@@ -479,19 +478,19 @@ class Asked:
 
     def teller(self, index: int) -> Callable[[dict[str, Any]], None]:
         """Where text number `index` tells what is written."""
-        return partial(self._told, index)
+        return partial(self._pass_on, index)
 
-    def _told(self, index: int, told: dict[str, Any]) -> None:
-        if "reason" not in told:
-            self._channel.send({"id": self._number, "piece": {"index": index, **told}})
+    def _pass_on(self, index: int, update: dict[str, Any]) -> None:
+        if "reason" not in update:
+            self._channel.send({"id": self._number, "piece": {"index": index, **update}})
             return
         with self._lock:
             self._left -= 1
-            self._written += int(told["written"])
-            self._failed |= told["reason"] == "error"
+            self._written += int(update["written"])
+            self._failed |= update["reason"] == "error"
             last = self._left == 0
-        if told["reason"] in ("stop", "length"):
-            self._channel.send({"id": self._number, "finished": {"index": index, "reason": told["reason"]}})
+        if update["reason"] in ("stop", "length"):
+            self._channel.send({"id": self._number, "finished": {"index": index, "reason": update["reason"]}})
         if not last:
             return
         self._over()

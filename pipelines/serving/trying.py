@@ -29,7 +29,6 @@ from pipelines.commands.generate import (
 from pipelines.core.errors import CommandError, understood
 from pipelines.core.presentation import (
     MOST_MAPS,
-    Answer,
     Attention,
     AttentionHead,
     AttentionView,
@@ -37,6 +36,7 @@ from pipelines.core.presentation import (
     FormField,
     Marked,
     Number,
+    PageAnswer,
     Piece,
     Writing,
     Writings,
@@ -45,8 +45,8 @@ from pipelines.core.presentation import (
 )
 from pipelines.models.attention_maps import AttentionRequest, AttentionSection, OpenedModel, attend
 from pipelines.models.heads import Family, family_of
-from pipelines.serving.sequences import Choice, WrittenSequence
-from pipelines.tasks.base import Task
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.tasks.base import LabelledTask
 from pipelines.tasks.evaluation import evaluation_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def number_of(values: Mapping[str, Any], field: FormField) -> float:
 
 def examples_of(kind: str) -> list[str]:
     """Texts to start from, as a kind of task that writes has them."""
-    task = Task("examples", kind, ("text",), "", (), {})
+    task = LabelledTask("examples", kind, ("text",), "", (), {})
     return [str(row[0]) for row in evaluation_of(kind).examples(task)]
 
 
@@ -205,14 +205,14 @@ class SideBySide:
     def teller(self, index: int, tokens: Callable[[], Sequence[int]]) -> Callable[[dict[str, Any]], None]:
         """Where a `WrittenSequence` tells what it writes; `tokens` are those of the text so far."""
 
-        def tell(told: dict[str, Any]) -> None:
-            if "reason" in told:
-                failed = "the text could not be written; try again" if told["reason"] == "error" else ""
-                self.complete(index, told["reason"], tokens(), self._chances[index], failed)
+        def tell(update: dict[str, Any]) -> None:
+            if "reason" in update:
+                failed = "the text could not be written; try again" if update["reason"] == "error" else ""
+                self.complete(index, update["reason"], tokens(), self._chances[index], failed)
                 return
-            self._texts[index] += told["text"]
-            self._chances[index] += [each["logprob"] for each in told["tokens"]]
-            self._channel.send({"id": self._number, "piece": {"index": index, "text": told["text"], "tokens": []}})
+            self._texts[index] += update["text"]
+            self._chances[index] += [each["logprob"] for each in update["tokens"]]
+            self._channel.send({"id": self._number, "piece": {"index": index, "text": update["text"], "tokens": []}})
 
         return tell
 
@@ -250,7 +250,7 @@ class SideBySide:
                 for title, text, facts in zip(self._titles, self._texts, self._facts, strict=True)
             )
         )
-        self._channel.send({"id": self._number, "end": plain(Answer(parts=(writings,), notes=tuple(self._notes)))})
+        self._channel.send({"id": self._number, "end": plain(PageAnswer(parts=(writings,), notes=tuple(self._notes)))})
 
 
 class BeamSearch:
@@ -362,8 +362,8 @@ def side_by_side(
     if limit < wanted:
         texts.note(f"The model has positions for {limit} more tokens: at most so many instead of {wanted} are written.")
     choices = {
-        "greedy": Choice(temperature=0.0, logprobs=0),
-        "sample": Choice(temperature=temperature, top_p=top_p, seed=seed, logprobs=0),
+        "greedy": SamplingSettings(temperature=0.0, logprobs=0),
+        "sample": SamplingSettings(temperature=temperature, top_p=top_p, seed=seed, logprobs=0),
     }
     return [
         BeamSearch(writer, prompt, beams, limit, texts, index)
@@ -376,7 +376,7 @@ def side_by_side(
 def _sequence(
     writer: TextGenerator,
     prompt: Sequence[int],
-    choice: Choice,
+    choice: SamplingSettings,
     limit: int,
     ends: Sequence[int],
     texts: SideBySide,
@@ -408,7 +408,7 @@ def fill_form(tokenizer: PreTrainedTokenizerBase) -> Form:
     )
 
 
-def filled(writer: TextGenerator, values: Mapping[str, Any]) -> Answer:
+def filled(writer: TextGenerator, values: Mapping[str, Any]) -> PageAnswer:
     """The likeliest words of each gap. Raises CommandError."""
     mask = str(writer.tokenizer.mask_token)
     text = text_of(values, "text").replace(GAP, mask)
@@ -433,7 +433,7 @@ def filled(writer: TextGenerator, values: Mapping[str, Any]) -> Answer:
         for each in found["masks"]
     )
     notes = ("Each gap is filled as if the others stayed open.",) if len(best) > 1 else ()
-    return Answer(parts=(Marked(title="The likeliest words", pieces=tuple(pieces)), *columns), notes=notes)
+    return PageAnswer(parts=(Marked(title="The likeliest words", pieces=tuple(pieces)), *columns), notes=notes)
 
 
 def similarity_form() -> Form:
@@ -448,10 +448,10 @@ def similarity_form() -> Form:
     )
 
 
-def compared(vectors: NDArray[np.float32]) -> Answer:
+def compared(vectors: NDArray[np.float32]) -> PageAnswer:
     """Of two vectors of length 1."""
     cosine = float(np.clip(vectors[0] @ vectors[1], -1.0, 1.0))
-    return Answer(parts=(Number(title="Cosine of the two texts", value=cosine, low=-1.0, high=1.0),))
+    return PageAnswer(parts=(Number(title="Cosine of the two texts", value=cosine, low=-1.0, high=1.0),))
 
 
 def attention_form(family: Family, pairs: bool, examples: Sequence[str] = ()) -> Form:
@@ -478,7 +478,7 @@ def attention_form(family: Family, pairs: bool, examples: Sequence[str] = ()) ->
     )
 
 
-def attention_shown(opened: OpenedModel, values: Mapping[str, Any]) -> Answer:
+def attention_shown(opened: OpenedModel, values: Mapping[str, Any]) -> PageAnswer:
     """All heads small and one of them whole. Raises FineryError."""
     pair, target = (str(values.get(name) or "").strip() or None for name in ("pair", "target"))
     request = AttentionRequest("this model", text_of(values, "text"), pair, target, limit=TOKENS_SHOWN, hints=False)
@@ -517,7 +517,7 @@ def attention_shown(opened: OpenedModel, values: Mapping[str, Any]) -> Answer:
             )
         )
     notes = [note[:1000] for note in maps.notes]
-    return Answer(parts=(Attention(views=tuple(views)),), notes=tuple(notes))
+    return PageAnswer(parts=(Attention(views=tuple(views)),), notes=tuple(notes))
 
 
 def _with_means(section: AttentionSection) -> AttentionSection:

@@ -93,10 +93,15 @@ class VllmEngine:
         self._tokenizer, self._ends, self._broken = tokenizer, list(ends), broken
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
-                model=folder, tokenizer=folder, max_model_len=context, gpu_memory_utilization=MEMORY, seed=0,
-                trust_remote_code=False, disable_log_stats=True,
+                model=folder,
+                tokenizer=folder,
+                max_model_len=context,
+                gpu_memory_utilization=MEMORY,
+                seed=0,
+                trust_remote_code=False,
+                disable_log_stats=True,
             )
-        )  # fmt: skip
+        )
         self._open: dict[str, WrittenSequence] = {}
         self._waiting: deque[WrittenSequence] = deque()
         self._changed = threading.Condition()

@@ -24,8 +24,13 @@ from pipelines.studies.state import CellState, StudyState
 from pipelines.studies.table import StudyRow, blocks, compared_axis, rows_of
 
 COLUMNS = (
-    "trainable_parameters", "all_parameters", "peak_memory_bytes", "train_runtime", "train_steps", "saved_bytes",
-)  # fmt: skip
+    "trainable_parameters",
+    "all_parameters",
+    "peak_memory_bytes",
+    "train_runtime",
+    "train_steps",
+    "saved_bytes",
+)
 """Columns of the table."""
 PLOTTED_COSTS = (
     ("trainable_parameters", "weights that learn", ""),

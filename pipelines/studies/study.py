@@ -29,7 +29,7 @@ from pipelines.core.files import JSONObject, lock, write_json, write_text
 from pipelines.core.fork_server import ForkServer
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal, stop_on_signals
-from pipelines.core.study_cells import Cell, Group, StudyRecipe, named, told
+from pipelines.core.study_cells import Cell, CellGroup, StudyRecipe, named, told
 from pipelines.runs import fingerprints, hardware
 from pipelines.studies.budget import UnmatchedBudgetError, match_budget, measured_seconds
 from pipelines.studies.page import write_results
@@ -65,7 +65,7 @@ class Study(StudyState):
             return
         survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
         for rung, budget in enumerate(rungs(search), start=1):
-            trials: dict[str, tuple[Group, Trial, Cell]] = {}
+            trials: dict[str, tuple[CellGroup, Trial, Cell]] = {}
             for group in self.plan.groups:
                 for at in survivors[group.number]:
                     name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(rungs(search)) > 1 else "")
@@ -98,7 +98,7 @@ class Study(StudyState):
         for group in self.plan.groups:
             self._choose(group)
 
-    def _choose(self, group: Group) -> None:
+    def _choose(self, group: CellGroup) -> None:
         last = max(each.rung for each in self.tried[group.number])
         order = ranked([each for each in self.tried[group.number] if each.rung == last])
         mine = [

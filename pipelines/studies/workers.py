@@ -31,7 +31,7 @@ from pipelines.core.study_cells import StudyRecipe
 from pipelines.data import builtin
 from pipelines.models import stage_models, tokenizer
 from pipelines.runs import fingerprints
-from pipelines.runs.run import Job
+from pipelines.runs.run import RecipeRun
 from pipelines.runs.warm import import_ahead
 from pipelines.runs.workspace import RunFolder, StageStore
 
@@ -302,7 +302,7 @@ class _Missing(Exception):
     """A stage is not complete."""
 
 
-class _Survey(Job):
+class _Survey(RecipeRun):
     """A job that finds its stages and makes none."""
 
     def _complete(

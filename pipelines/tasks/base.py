@@ -1,8 +1,8 @@
 """A labelled task: its columns, its classes, its splits, and which rows are held out.
 
-`Task` is the one class behind every task: those that a recipe names (`glue/mrpc`, the TASKS table) and those that it
-describes in place. `TaskKind` is the base of the blocks that describe them (the TASK_KINDS table), and `TaskField` the
-type of a recipe's key that takes either.
+`LabelledTask` is the one class behind every task: those that a recipe names (`glue/mrpc`, the TASKS table) and those
+that it describes in place. `TaskKind` is the base of the blocks that describe them (the TASK_KINDS table), and
+`TaskField` the type of a recipe's key that takes either.
 
 Rows are held out twice over: as a validation split where a task has none, by a seed that is the same for every run,
 and from the rows of a stage to select models by, by the stage's own seed. Each time a tenth of them, at most 2,000.
@@ -111,8 +111,9 @@ class SplitLocation:
 
 
 @dataclass(frozen=True)
-class Task:
-    """A labelled task on texts or pairs of texts (protocols.Task). The label of a `seq2seq` task is a text as well."""
+class LabelledTask:
+    """A labelled task on texts or pairs of texts (core.interfaces.Task). The label of a `seq2seq` task is a text as
+    well."""
 
     name: str
     """`glue/mrpc`, or the id of the stage that describes the task."""
@@ -380,7 +381,7 @@ class TaskKind(Block):
     license: License = None
     """The licence of its data as the Hub names it, such as `cc-by-4.0`. Default: what the data set's own card says."""
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task that the block describes, under that name."""
         raise NotImplementedError
 
@@ -395,7 +396,7 @@ class TaskKind(Block):
         raise NotImplementedError
 
     @classmethod
-    def training_head(cls, subject: Subject, task: Task) -> Head:
+    def training_head(cls, subject: Subject, task: LabelledTask) -> Head:
         """The head that a task is learnt with. May read the training rows to find the class names."""
         return task.head
 
@@ -412,7 +413,7 @@ class TaskKind(Block):
         return ()
 
     @classmethod
-    def columns_read(cls, task: Task) -> tuple[str, ...]:
+    def columns_read(cls, task: LabelledTask) -> tuple[str, ...]:
         """Columns to be named in the fingerprint of the training rows."""
         return task.columns
 
@@ -452,10 +453,10 @@ TaskField = Annotated[Any, _TaskField()]
 """The type of a recipe's key that takes a task's name or a task described in place."""
 
 
-def resolve(value: str | TaskKind, stage_id: str) -> Task:
+def resolve(value: str | TaskKind, stage_id: str) -> LabelledTask:
     """The task that a TaskField holds; one described in place is named after its stage."""
     if isinstance(value, str):
-        task: Task = TASKS.load(value)
+        task: LabelledTask = TASKS.load(value)
         return task
     return value.task(stage_id)
 

@@ -22,7 +22,7 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues, flatten, key
 from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.core.yaml_positions import line_of, read_yaml
-from pipelines.tasks.base import SplitLocation, Task, TaskKind
+from pipelines.tasks.base import LabelledTask, SplitLocation, TaskKind
 
 
 class BenchmarkFacts(Block):
@@ -47,7 +47,7 @@ class BenchmarkFacts(Block):
 
 
 @cache
-def read(name: str) -> Task:
+def read(name: str) -> LabelledTask:
     """The benchmark of that name. Raises RecipeError for a file that describes none."""
     path = TASKS.path(name)
     data, lines = read_yaml(path)
@@ -89,7 +89,7 @@ def read_file(path: str) -> TaskKind:
     raise RecipeError([Mistake(key_path(place), message) for place, message in issues])
 
 
-def _validated(data: dict[str, object], name: str) -> tuple[Task, BenchmarkFacts]:
+def _validated(data: dict[str, object], name: str) -> tuple[LabelledTask, BenchmarkFacts]:
     """The task as its kind describes it, and the block `benchmark`. Raises ConfigIssues with every issue."""
     more = data.pop("benchmark", {})
     kind = data.get("kind")

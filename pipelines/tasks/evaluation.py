@@ -17,8 +17,7 @@ from pipelines.core.errors import ModelError
 from pipelines.core.presentation import FormField, field_of
 from pipelines.core.recipe import trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS
-from pipelines.tasks.base import Task as LabelledTask
-from pipelines.tasks.base import resolve
+from pipelines.tasks.base import LabelledTask, resolve
 from pipelines.tasks.text_to_text import AsText
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from pipelines.data.sources import find
 from pipelines.tasks.base import HELD_OUT, held_out_rows
 
 if TYPE_CHECKING:
-    from pipelines.tasks.base import Task, TaskKind
+    from pipelines.tasks.base import LabelledTask, TaskKind
     from pipelines.tasks.preference.task import PreferenceReference
 
 
-def task_rows(task: Task, split: str) -> int | None:
+def task_rows(task: LabelledTask, split: str) -> int | None:
     """Rows of a split of a task, what is held out left out."""
     stored = split if split in task.places else "train"
     total = _stored_rows(task, stored)
@@ -27,12 +27,12 @@ def task_rows(task: Task, split: str) -> int | None:
     return held_out if split == HELD_OUT else total - held_out
 
 
-def whole_rows(task: Task) -> int | None:
+def whole_rows(task: LabelledTask) -> int | None:
     """Rows that a task's training rows are part of, what is held out among them."""
     return _stored_rows(task, "train")
 
 
-def _stored_rows(task: Task, split: str) -> int | None:
+def _stored_rows(task: LabelledTask, split: str) -> int | None:
     try:
         source, inner = task.places[split].open(split)
         return source_rows(source, inner)
@@ -50,7 +50,7 @@ def reference_rows(reference: PreferenceReference) -> int | None:
         return None
 
 
-def head_without_rows(task: Task, notes: list[str]) -> Head:
+def head_without_rows(task: LabelledTask, notes: list[str]) -> Head:
     """The head without reading data: two classes where their names are still in it. Notes say what is not counted."""
     kind: type[TaskKind] = TASK_KINDS.load(task.kind)
     if kind.uncounted is not None:

@@ -25,7 +25,7 @@ from pipelines.tasks.training import training_of
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
-    from pipelines.tasks.base import Task
+    from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.training import TaskTraining
 
 LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
@@ -90,7 +90,7 @@ class Subject(Block):
     max_eval_samples: int | None = Field(None, ge=1)
     """Only the first of the rows set aside for model selection."""
 
-    def resolved(self, name: str) -> Task:
+    def resolved(self, name: str) -> LabelledTask:
         """The task itself; one that is described in place goes by `name`."""
         return resolve(self.task, name)
 
@@ -178,7 +178,7 @@ def owners_of_keys() -> Mapping[str, Sequence[str]]:
     return owners
 
 
-def class_key_issues(subject: Subject, task: Task) -> Iterable[ConfigIssue]:
+def class_key_issues(subject: Subject, task: LabelledTask) -> Iterable[ConfigIssue]:
     """What is wrong with the keys for this kind of task, as far as the recipe tells."""
     writes = task.kind == "seq2seq" or subject.as_text
     if subject.label_smoothing_factor and not subject.learnt_as().smooths_labels:

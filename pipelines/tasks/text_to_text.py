@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipelines.core.interfaces import Head, Rows
-from pipelines.tasks.base import Task
+from pipelines.tasks.base import LabelledTask
 
 STEP = 0.2
 """Numbers are rounded to multiples of this before they are written."""
@@ -26,7 +26,7 @@ KINDS = ("classification", "regression")
 class AsText:
     """A task on texts or pairs whose answers are written. It has the task's name, metrics and splits."""
 
-    task: Task
+    task: LabelledTask
 
     kind: Literal["seq2seq"] = "seq2seq"
     trained_by: str | None = None

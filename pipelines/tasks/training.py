@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context, Score
-    from pipelines.tasks.base import Task
+    from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
 
 LABELS: Mapping[str, float] = {"labels": 1.0}
@@ -52,7 +52,7 @@ class TaskTraining:
     def prepare(
         self,
         subject: Subject,
-        task: Task,
+        task: LabelledTask,
         context: Context,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
@@ -71,7 +71,7 @@ def training_of(kind: str) -> TaskTraining:
     return training
 
 
-def training_rows(subject: Subject, task: Task) -> Any:
+def training_rows(subject: Subject, task: LabelledTask) -> Any:
     """The rows to learn from. Raises DataError when there are none."""
     rows = task.rows("train", subject.max_train_samples)
     if len(rows) == 0:

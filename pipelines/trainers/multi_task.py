@@ -351,7 +351,7 @@ class MultiTask(Stage):
     def run(self, context: Context) -> None:
         """Encode every task, mix, train, save a model a task and the body."""
         from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
-        from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler
+        from pipelines.trainers.multi_task_sampling import MixtureSampler, TaskMixture
         from pipelines.trainers.multi_task_trainer import (
             MultiTaskPlan,
             MultiTaskTrainer,
@@ -372,7 +372,7 @@ class MultiTask(Stage):
         shared = SharedBody(models, self.tuner, self.ids)
         if self.loss_weighting == "uncertainty":
             shared.weigh_by_uncertainty()
-        mixture = Mixture(examples, [lesson.marked for lesson in lessons])
+        mixture = TaskMixture(examples, [lesson.marked for lesson in lessons])
         sampling = Sampling(name="uniform") if self.every_step_sees_all else self.sampling
         sampler = partial(
             MixtureSampler,

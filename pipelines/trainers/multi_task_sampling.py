@@ -24,7 +24,7 @@ STREAM = 0x57EA
 
 
 @dataclass
-class Mixture:
+class TaskMixture:
     """Several tasks' examples as one data set, seen through draws.
 
     A draw d >= 0 is example d mod n of all n examples, in its visit d div n; -1 - d is example d as mere filling.
@@ -61,7 +61,7 @@ class MixtureSampler(Sampler[int]):
 
     def __init__(
         self,
-        mixture: Mixture,
+        mixture: TaskMixture,
         ids: Sequence[str],
         sampling: Sampling,
         *,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.core.recipe import Recipe
-    from pipelines.data.mixtures import Mixture, Source
+    from pipelines.data.mixtures import ExampleSource, Mixture
     from pipelines.data.packing import Blocks
     from pipelines.data.sentences import Spans
     from pipelines.data.streaming import Readable
@@ -321,7 +321,7 @@ class Pretrain(Stage):
             return self._mapped(context, tokenizer, self.datasets, self.content(context.recipe))
         from pipelines.data.mixtures import Mixture, ShuffledExamples
 
-        sources: list[Source] = []
+        sources: list[ExampleSource] = []
         length = 0
         for number, references in enumerate(self._sources().values()):
             if references[0].streaming:
@@ -375,7 +375,7 @@ class Pretrain(Stage):
         tokenizer: PreTrainedTokenizerBase,
         references: Sequence[PretrainingDataset],
         number: int,
-    ) -> Source:
+    ) -> ExampleSource:
         from pipelines.data.streaming import StreamedExamples
         from pipelines.data.text_reader import JoinedTexts
 
@@ -418,11 +418,11 @@ class Pretrain(Stage):
             | ({} if each.documents is None else {"documents": each.documents})
             for name, each, count, share in zip(names, drawn, tokens, shares, strict=True)
         }
-        told = [
+        portions = [
             f"{count:,} tokens of {name} ({share:.1%}, {each.epochs:.3g} epochs)"
             for name, each, count, share in zip(names, drawn, tokens, shares, strict=True)
         ]
-        context.events.emit("progress", what="tokens drawn", message=f"drew {'; '.join(told)}", datasets=datasets)
+        context.events.emit("progress", what="tokens drawn", message=f"drew {'; '.join(portions)}", datasets=datasets)
         report = {"train_tokens": sum(tokens), "datasets": datasets}
         # A run through streams is one epoch to the Trainer, whatever they hold.
         return report if not self.streams else report | {"epoch": min(each.epochs for each in drawn)}
@@ -436,13 +436,13 @@ class Pretrain(Stage):
 
 def _watched(context: Context, opened: Callable[[], Readable]) -> Iterator[str]:
     """The texts, with a progress event now and then that says how far they are read."""
-    texts, told = opened(), time.monotonic()
+    texts, last_report = opened(), time.monotonic()
     if context.world.is_main:
         context.events.emit("progress", what="tokenising")
     for text in texts:
         yield text
-        if context.world.is_main and time.monotonic() - told >= PROGRESS_EVERY:
-            told = time.monotonic()
+        if context.world.is_main and time.monotonic() - last_report >= PROGRESS_EVERY:
+            last_report = time.monotonic()
             done, everything = texts.read()
             if everything >= MEGABYTE:
                 context.events.emit(

@@ -208,10 +208,16 @@ def _open_wandb(tracker: Tracker) -> Callable[[], None]:
         dir=str(tracker.folder),
         mode=mode,
         settings=wandb.Settings(
-            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True,
-            init_timeout=FINISH_SECONDS / 2, finish_timeout=FINISH_SECONDS / 2, **words,
+            silent=True,
+            console="off",
+            save_code=False,
+            disable_git=True,
+            x_disable_stats=True,
+            init_timeout=FINISH_SECONDS / 2,
+            finish_timeout=FINISH_SECONDS / 2,
+            **words,
         ),
-    )  # fmt: skip
+    )
     return lambda: run.finish()
 
 

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssues, show
 from pipelines.core.errors import IncompatibleError, ModelError
-from pipelines.tuners.layer_groups import Group, layer_groups, new_weights
+from pipelines.tuners.layer_groups import LayerGroup, layer_groups, new_weights
 from pipelines.tuners.tuner import TunerBlock
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Full(TunerBlock):
         return names
 
 
-def _learning_groups(model: PreTrainedModel, learning: set[str]) -> list[Group]:
+def _learning_groups(model: PreTrainedModel, learning: set[str]) -> list[LayerGroup]:
     """The layers in which something learns, from the lowest to the head."""
     return [group for group in layer_groups(model) if learning & set(group.parameters)]
 

@@ -18,7 +18,7 @@ EMBEDDINGS = "embeddings"
 HEAD = "head"
 
 
-class Group(NamedTuple):
+class LayerGroup(NamedTuple):
     """The weights of one layer."""
 
     name: str
@@ -27,7 +27,7 @@ class Group(NamedTuple):
     """Names as in `model.named_parameters()`."""
 
 
-def layer_groups(model: PreTrainedModel) -> list[Group]:
+def layer_groups(model: PreTrainedModel) -> list[LayerGroup]:
     """Every weight of the model in the group of its layer, from the lowest to the highest; no group is empty."""
     stacks = _stacks(model)
     order = [EMBEDDINGS, *(layer for stack in stacks for layer in stack.values()), HEAD]
@@ -35,7 +35,7 @@ def layer_groups(model: PreTrainedModel) -> list[Group]:
     placed = _Placing(model, stacks)
     for name, _ in model.named_parameters():
         members[placed.group_of(name)].append(name)
-    return [Group(name, tuple(names)) for name, names in members.items() if names]
+    return [LayerGroup(name, tuple(names)) for name, names in members.items() if names]
 
 
 def in_body(model: PreTrainedModel, name: str) -> bool:

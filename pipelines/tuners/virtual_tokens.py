@@ -56,10 +56,14 @@ TYPES = {
 KEPT = "reparameterization."
 """How the names of the weights begin that only training needs. A finished adapter does without them."""
 INSIDE_ATTENTION = {
-    "distilbert": "DistilBertSelfAttention", "albert": "AlbertAttention", "modernbert": "ModernBertAttention",
-    "eurobert": "EuroBertAttention", "nomic_bert": "NomicBertAttention", "gte": "GteAttention",
+    "distilbert": "DistilBertSelfAttention",
+    "albert": "AlbertAttention",
+    "modernbert": "ModernBertAttention",
+    "eurobert": "EuroBertAttention",
+    "nomic_bert": "NomicBertAttention",
+    "gte": "GteAttention",
     "jina_embeddings_v3": "JinaEmbeddingsV3Attention",
-}  # fmt: skip
+}
 """Families that keep no past, and the class of their attention."""
 NO_ATTENTION = ("cross", "encdec", "encoder_attn", "mamba", "deltanet")
 """Words in the names of modules that keep a past and are no self-attention."""

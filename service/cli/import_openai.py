@@ -48,7 +48,7 @@ DATA = "data"
 
 
 @dataclass
-class Exported:
+class OpenAIExport:
     """What a folder holds."""
 
     folder: Path
@@ -100,13 +100,13 @@ def import_openai(
     if not dry:
         save(recipes, output, force)
     if as_json:
-        told = {
+        summary = {
             "recipes": [{"job": each.job, "recipe": str(output / each.file), "notes": each.notes} for each in recipes],
             "left_out": [{"job": job, "reason": reason} for job, reason in left_out],
             "unreadable": exported.wrong,
             "written": not dry,
         }
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(summary, ensure_ascii=False))
     else:
         tell(recipes, left_out, exported.wrong, output, dry)
     if not recipes:
@@ -117,11 +117,11 @@ def import_openai(
 # ---- what was exported -----------------------------------------------------------------------------------------------
 
 
-def read_export(folder: Path) -> Exported:
+def read_export(folder: Path) -> OpenAIExport:
     """Everything in the folder that OpenAI's API returns. Raises CommandError."""
     if not folder.is_dir():
         raise CommandError(f"there is no folder {folder}; name the one with the exported files and jobs.json")
-    exported = Exported(folder)
+    exported = OpenAIExport(folder)
     for path in sorted(folder.rglob("*.json")):
         try:
             if path.stat().st_size > LARGEST_JSON:
@@ -153,7 +153,7 @@ def _objects(data: object) -> Iterator[dict[str, Any]]:
             yield data
 
 
-def file_of(identifier: str, exported: Exported) -> Path:
+def file_of(identifier: str, exported: OpenAIExport) -> Path:
     """The file of an id: by the id itself, or by its name. Raises NotImportable."""
     name = exported.names.get(identifier, "")
     every = [path for path in sorted(exported.folder.rglob("*")) if path.is_file() and path.suffix != ".json"]
@@ -188,7 +188,7 @@ def base_named(model: str, output: Path) -> Base:
 
 def recipe_of(
     job: Mapping[str, Any],
-    exported: Exported,
+    exported: OpenAIExport,
     base: Base,
     model: str,
     judge: str | None,
@@ -265,7 +265,7 @@ def _with_sources(text: str, data: Mapping[str, Path], local: Mapping[str, str])
     return write_yaml(placed(read_yaml_text(text)[0]))
 
 
-def line_of(job: Mapping[str, Any], exported: Exported) -> list[Mapping[str, Any]]:
+def line_of(job: Mapping[str, Any], exported: OpenAIExport) -> list[Mapping[str, Any]]:
     """The jobs that led to this one, the oldest first. Raises NotImportable."""
     makers = {each["fine_tuned_model"]: each for each in exported.jobs if each.get("fine_tuned_model")}
     chain = [job]
@@ -281,7 +281,7 @@ def line_of(job: Mapping[str, Any], exported: Exported) -> list[Mapping[str, Any
 
 def stage_of(
     job: Mapping[str, Any],
-    exported: Exported,
+    exported: OpenAIExport,
     base: Base,
     here: Base,
     judge: str | None,
@@ -316,7 +316,7 @@ def stage_of(
 
 
 def data_of(
-    job: Mapping[str, Any], key: str, shape: Any, exported: Exported, data: dict[str, Path]
+    job: Mapping[str, Any], key: str, shape: Any, exported: OpenAIExport, data: dict[str, Path]
 ) -> tuple[str, int, int]:
     """(the path in the recipe, rows, characters) of one of a job's files. Raises NotImportable."""
     identifier = str(job.get(key) or "")

@@ -19,7 +19,7 @@ from pipelines.core import task_files
 from pipelines.core.config import Position, key_path
 from pipelines.core.errors import CommandError
 from pipelines.core.load import read
-from pipelines.core.overrides import Source
+from pipelines.core.overrides import RecipeSource
 from service.cli.jobs import connect, say, tell, watch
 from service.client import Connection, ServerRefused, Unreachable
 from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, strings
@@ -99,13 +99,13 @@ def text_of(recipe: Path) -> str:
         raise CommandError(f"{recipe} cannot be read: {error}") from None
 
 
-def described_tasks(source: Source) -> list[str]:
+def described_tasks(source: RecipeSource) -> list[str]:
     """Overrides that put what files of tasks describe in their place: the files themselves do not travel."""
     changed = task_files.overrides(source.files, source.data)
     return [f"{key_path(position)}={json.dumps(value, ensure_ascii=False)}" for position, value in changed]
 
 
-def renamed(source: Source) -> list[str]:
+def renamed(source: RecipeSource) -> list[str]:
     """Overrides that make a folder to publish to, such as `registry/NAME`, the project's model NAME."""
     overrides = []
     stages = source.data.get("stages")

@@ -4,7 +4,7 @@ The container is the kill unit: when its first process ends the engine kills the
 its name, so that a second start finds the first, and its job and token as labels. The engine keeps it over a restart
 of the service. Its log is copied into the attempt's folder when it has ended; then it is removed.
 
-`Engine` is a small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
+`DockerClient` is a small client of the Docker Engine's HTTP API, over its unix socket or TCP. Names and shapes:
 docs.docker.com/reference/api/engine.
 """
 
@@ -74,7 +74,7 @@ class EngineRefused(ExecutorError):
         super().__init__(f"the Docker engine refused it ({status}): {message}")
 
 
-class Engine:
+class DockerClient:
     """One engine. Each call is one connection, so that it may be used from any thread."""
 
     def __init__(self, address: str = "unix:///var/run/docker.sock", timeout: float = 30.0) -> None:
@@ -160,7 +160,7 @@ class DockerExecutor:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DockerClient,
         image: str,
         mounts: Sequence[str] = (),
         user: str = "",
@@ -411,7 +411,7 @@ def docker(settings: Any) -> Executor:
     """The executor for these settings. FINERY_DATA is mounted under the same paths; of the home, each attempt's
     own parts."""
 
-    engine = Engine(settings.docker_host)
+    engine = DockerClient(settings.docker_host)
     gpus = gpus_here() if settings.gpus is None else chosen(gpus_here(), settings.gpus)
     roots = [
         part

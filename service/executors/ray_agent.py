@@ -68,7 +68,7 @@ class Agent:
     def _place(self, attempt_id: str, parts: list[dict[str, Any]], lease: float) -> list[Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        from service.executors.ray_keeper import Keeper
+        from service.executors.ray_keeper import PartActor
 
         bundles = [{"CPU": part["cpus"], **({"GPU": part["gpus"]} if part["gpus"] else {})} for part in parts]
         labels = [{NODE_LABEL: part["node"]} for part in parts]
@@ -80,7 +80,7 @@ class Agent:
             raise TimeoutError(
                 f"the nodes {', '.join(part['node'][:8] for part in parts)} do not have what the attempt was promised"
             )
-        actor = self.ray.remote(Keeper)
+        actor = self.ray.remote(PartActor)
         return [
             actor.options(
                 name=f"{attempt_id}/{number}",

@@ -19,7 +19,7 @@ from service.executors.parts import start_part
 from service.executors.protocol import Running
 
 
-class Keeper:
+class PartActor:
     """The body of the actor."""
 
     def __init__(self, lease: float) -> None:

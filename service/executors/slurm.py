@@ -53,7 +53,15 @@ from service.executors.records import (
     write_record,
     write_secrets,
 )
-from service.executors.slurm_cluster import PREFIX, Job, Node, SlurmCluster, SlurmError, capacity_of, options_of
+from service.executors.slurm_cluster import (
+    PREFIX,
+    SlurmCluster,
+    SlurmError,
+    SlurmJob,
+    SlurmNode,
+    capacity_of,
+    options_of,
+)
 from service.executors.slurm_part import BATCH, CLAIM, PART, REFUSED, ask_to_stop, claim
 
 LEASE = 60.0
@@ -96,7 +104,7 @@ class SlurmExecutor:
         """Tells the jobs of this service from those of another one of the same user."""
         self._lease = lease
         self._notice = notice
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, SlurmNode] = {}
         self._hosts: tuple[HostCapacity, ...] = ()
         self._looking = threading.Lock()
         self._seen: dict[Path, tuple[float, float]] = {}
@@ -320,12 +328,12 @@ class SlurmExecutor:
         counts = Counter(kinds[index] for index in place.gpus)
         return ("--gres=" + ",".join(f"gpu:{kind}:{count}" for kind, count in counts.items()),)
 
-    def _found(self, handle: Handle, age: float = 0.0) -> Job | None:
+    def _found(self, handle: Handle, age: float = 0.0) -> SlurmJob | None:
         """The attempt's job: one that is not over before one that is. Raises ExecutorError."""
         jobs = self._cluster.jobs(age).get(f"{PREFIX}{handle.attempt_id}", [])
         return min(jobs, key=lambda job: (job.over, job.id), default=None)
 
-    def _job(self, handle: Handle) -> Job | None:
+    def _job(self, handle: Handle) -> SlurmJob | None:
         """As `_found`, from what was read of the queue a moment ago: a job that is not there may be newer."""
         job = self._found(handle, ASK_SECONDS)
         return job if job is not None else self._found(handle)
@@ -343,7 +351,7 @@ class SlurmExecutor:
                 held[node] = (before[0] + int(cpus), before[1] + int(memory), before[2] + int(gpus))
         return held
 
-    def _ended_in_slurm(self, handle: Handle, job: Job | None, began: bool) -> Condition:
+    def _ended_in_slurm(self, handle: Handle, job: SlurmJob | None, began: bool) -> Condition:
         """Slurm's job is over and has left no last record: it never began, was killed, or its record comes late."""
         state = f"({job.state}: {job.reason})" if job is not None else "(Slurm knows it no more)"
         if not began:

@@ -55,7 +55,7 @@ class SlurmError(ExecutorError):
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """One line of Slurm's queue."""
 
     id: str
@@ -71,7 +71,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Node:
+class SlurmNode:
     """What Slurm says of a node: all that it has, and what all jobs hold of it. Memory in bytes."""
 
     name: str
@@ -107,7 +107,7 @@ class SlurmCluster:
         self.words = (*(f"--{name}={value}" for name, value in where if value), *options)
         """What every submission says."""
         self._lock = threading.Lock()
-        self._queue: dict[str, list[Job]] = {}
+        self._queue: dict[str, list[SlurmJob]] = {}
         self._asked_at = float("-inf")
         self._failure: tuple[float, ExecutorError] | None = None
 
@@ -135,11 +135,11 @@ class SlurmCluster:
         except subprocess.TimeoutExpired:
             raise ExecutorError(f"Slurm does not answer: {words[0]} said nothing for {timeout:.0f} s") from None
         if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-            raise SlurmError(f"Slurm refused or did not answer: {said[-1][:500]}", done.stderr)
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+            raise SlurmError(f"Slurm refused or did not answer: {lines[-1][:500]}", done.stderr)
         return done.stdout
 
-    def jobs(self, age: float) -> dict[str, list[Job]]:
+    def jobs(self, age: float) -> dict[str, list[SlurmJob]]:
         """This user's jobs by name, those that ended lately among them; not older than `age` seconds.
 
         Raises ExecutorError; again and at once when it could not be asked a moment ago and `age` allows that."""
@@ -156,12 +156,12 @@ class SlurmCluster:
                     raise
                 self._queue, self._failure = {}, None
                 for line in listed.splitlines():
-                    job = Job(*(line.split("|", 4) + [""] * 4)[:5])
+                    job = SlurmJob(*(line.split("|", 4) + [""] * 4)[:5])
                     self._queue.setdefault(job.name, []).append(job)
                 self._asked_at = now
             return self._queue
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[SlurmNode]:
         """The nodes of the partition; of the default one when none is named. Raises ExecutorError."""
         if not self._partition:
             listed = self.run("scontrol", "--oneliner", "show", "partitions")
@@ -201,21 +201,21 @@ class SlurmCluster:
 
 def _field(line: str, name: str) -> str:
     """The value of `name=value` in a line of `scontrol --oneliner`; empty when it is not there."""
-    found = re.search(rf"(?:^|\s){name}=(\S*)", line)
-    return found.group(1) if found else ""
+    match = re.search(rf"(?:^|\s){name}=(\S*)", line)
+    return match.group(1) if match else ""
 
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def parse_node(line: str) -> Node:
+def parse_node(line: str) -> SlurmNode:
     """A line of `scontrol --oneliner --details show nodes`."""
     name = _field(line, "NodeName")
     state = _field(line, "State")  # such as `IDLE`, `MIXED+DRAIN`, `DOWN*`: the asterisk is for silence
     states = {word.rstrip("*~#!%$@^-") for word in state.split("+")} | ({"NOT_RESPONDING"} if "*" in state else set())
     megabytes = _number(_field(line, "RealMemory")) - _number(_field(line, "MemSpecLimit"))
-    return Node(
+    return SlurmNode(
         name,
         _field(line, "NodeAddr") or name,
         frozenset(states),
@@ -235,7 +235,7 @@ def gpus_of(gres: str) -> list[tuple[str, int]]:
     return [(kind, int(count)) for kind, count in found]
 
 
-def capacity_of(node: Node, cpus: int, memory: int, gpus: int) -> HostCapacity:
+def capacity_of(node: SlurmNode, cpus: int, memory: int, gpus: int) -> HostCapacity:
     """What attempts may have of a node, those included that run there. The numbers are what ours hold."""
     if not node.open:  # what runs there goes on
         return HostCapacity(node.name, cpus, memory, _gpus(node.gpus[:gpus]), node.alive)

@@ -59,20 +59,20 @@ def ask_to_stop(folder: Path, grace: float) -> None:
 def batch(record: Path) -> int:
     """Start a part on each node, and pass on what Slurm says. Returns the exit code of the first."""
     job = os.environ["SLURM_JOB_ID"]
-    told = read_record(record, BATCH)
-    if told is None or not claim(record, job):
+    settings = read_record(record, BATCH)
+    if settings is None or not claim(record, job):
         print(f"nothing to do: {record} is another job's, or was closed", flush=True)
         return 0
-    folders = [part_folder(record, number) for number in range(len(told["nodes"]))]
+    folders = [part_folder(record, number) for number in range(len(settings["nodes"]))]
 
     def warned(*_: object) -> None:
         for folder in folders:
-            ask_to_stop(folder, float(told["notice"]))
+            ask_to_stop(folder, float(settings["notice"]))
 
     signal.signal(signal.SIGTERM, warned)
     command = (
         *("srun", f"--nodes={len(folders)}", f"--ntasks={len(folders)}", "--ntasks-per-node=1", "--overlap"),
-        *(f"--cpus-per-task={told['cpus']}", "--wait=0", "--kill-on-bad-exit=0", "--input=none", *told["gres"]),
+        *(f"--cpus-per-task={settings['cpus']}", "--wait=0", "--kill-on-bad-exit=0", "--input=none", *settings["gres"]),
         *(sys.executable, "-m", __spec__.name, "part", str(record)),
     )
     with subprocess.Popen(command, start_new_session=True) as tasks:
@@ -85,7 +85,7 @@ def batch(record: Path) -> int:
     return abs(int(ended["code"])) & 0xFF if ended is not None else tasks.returncode or 1
 
 
-class Keeper:
+class PartRunner:
     """Keeps one part: starts it, passes on what it is asked, and ends it when the shared folder is out of reach."""
 
     def __init__(self, folder: Path, lease: float) -> None:
@@ -103,7 +103,7 @@ class Keeper:
         part = read_record(self._folder, PART)
         if part is None:
             raise ExecutorError(f"{self._folder / PART} cannot be read on this node")
-        if (asked := read_record(self._folder, "stop.json")) is not None and not asked["grace"]:
+        if (stop_request := read_record(self._folder, "stop.json")) is not None and not stop_request["grace"]:
             return self._never()
         secrets = {path.name: path.read_text(encoding="utf-8") for path in (self._folder / SECRETS).iterdir()}
         devices = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}  # Slurm chose them
@@ -113,11 +113,11 @@ class Keeper:
         done: float | None = None
         while isinstance(condition := executor.poll(handle), Running):
             self._beat()
-            asked = read_record(self._folder, "stop.json")
-            if asked is None and self._notice is not None:
-                asked = {"grace": self._notice}
-            if asked is not None and asked["grace"] != done:
-                done = float(asked["grace"])
+            stop_request = read_record(self._folder, "stop.json")
+            if stop_request is None and self._notice is not None:
+                stop_request = {"grace": self._notice}
+            if stop_request is not None and stop_request["grace"] != done:
+                done = float(stop_request["grace"])
                 executor.stop(handle, done)
             time.sleep(PAUSE)
         return abs(condition.code) & 0xFF if isinstance(condition, Exited) else 1
@@ -147,13 +147,13 @@ class Keeper:
 
 def part(record: Path) -> int:
     """Run this node's part."""
-    told = read_record(record, BATCH)
-    if told is None:
+    settings = read_record(record, BATCH)
+    if settings is None:
         print(f"{record} cannot be read on this node", flush=True)
         return 1
-    folder = part_folder(record, told["nodes"].index(os.environ["SLURMD_NODENAME"]))
+    folder = part_folder(record, settings["nodes"].index(os.environ["SLURMD_NODENAME"]))
     try:
-        return Keeper(folder, float(told["lease"])).run(float(told["notice"]))
+        return PartRunner(folder, float(settings["lease"])).run(float(settings["notice"]))
     except (ExecutorError, OSError) as error:
         print(error, flush=True)
         write_record(str(folder), REFUSED, {"why": str(error)})

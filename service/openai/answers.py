@@ -40,7 +40,7 @@ def usage_of(end: Mapping[str, Any]) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-class Answer:
+class ResponseBuilder:
     """What is the same of every object of one answer."""
 
     whole_object, chunk_object = "", ""
@@ -94,7 +94,7 @@ class Answer:
         raise NotImplementedError
 
 
-class ChatAnswer(Answer):
+class ChatCompletionBuilder(ResponseBuilder):
     """Of chat completions."""
 
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
@@ -108,27 +108,27 @@ class ChatAnswer(Answer):
 
     def _whole(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": self._told(tokens)}
+        return {"index": index, "message": message, "logprobs": self._log_probabilities(tokens)}
 
     def _piece(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text}, "logprobs": self._told(tokens)}
+        return {"index": index, "delta": {"content": text}, "logprobs": self._log_probabilities(tokens)}
 
     def _last(self, index: int) -> dict[str, Any]:
         return {"index": index, "delta": {}, "logprobs": None}
 
-    def _told(self, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def _log_probabilities(self, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
         content = [{**_token(each), "top_logprobs": [_token(other) for other in each["top"]]} for each in tokens]
         return {"content": content, "refusal": None}
 
 
-def _token(told: Mapping[str, Any]) -> dict[str, Any]:
-    text = str(told["token"])
-    return {"token": text, "bytes": list(text.encode("utf-8", "replace")), "logprob": float(told["logprob"])}
+def _token(token: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(token["token"])
+    return {"token": text, "bytes": list(text.encode("utf-8", "replace")), "logprob": float(token["logprob"])}
 
 
-class CompletionAnswer(Answer):
+class CompletionBuilder(ResponseBuilder):
     """Of completions."""
 
     whole_object = chunk_object = "text_completion"
@@ -139,7 +139,7 @@ class CompletionAnswer(Answer):
         """Characters of each text that tokens were told of."""
 
     def _whole(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": self._told(index, tokens)}
+        return {"index": index, "text": text, "logprobs": self._log_probabilities(index, tokens)}
 
     def _piece(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
         return self._whole(index, text, tokens)
@@ -147,7 +147,7 @@ class CompletionAnswer(Answer):
     def _last(self, index: int) -> dict[str, Any]:
         return {"index": index, "text": "", "logprobs": None}
 
-    def _told(self, index: int, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def _log_probabilities(self, index: int, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
         offsets = []

@@ -79,9 +79,15 @@ def compare(eval_id: str, first: RunId, second: RunId, service: ServiceOf, calle
         if min(each.p_score, each.p_passed) <= LEVEL and each.difference:
             each.verdict = "second" if each.difference > 0 else "first"
     return Comparison(
-        eval_id=one.eval, first=one.id, second=two.id, first_model=one.model, second_model=two.model, rows=len(both),
-        left_out=len(left) - len(both), criteria=criteria,
-    )  # fmt: skip
+        eval_id=one.eval,
+        first=one.id,
+        second=two.id,
+        first_model=one.model,
+        second_model=two.model,
+        rows=len(both),
+        left_out=len(left) - len(both),
+        criteria=criteria,
+    )
 
 
 Graded = dict[str, tuple[float, bool]]

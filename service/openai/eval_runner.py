@@ -21,7 +21,7 @@ from typing import Any
 
 from pipelines.core.errors import FineryError
 from pipelines.core.grader_templates import Unfilled
-from pipelines.core.graders import Grade, Question, Usage, sample_of
+from pipelines.core.graders import Grade, GraderQuestion, Usage, sample_of
 from service.api.context import Caller, Service
 from service.api.problems import Problem
 from service.jobs.job import Lease
@@ -143,8 +143,8 @@ class EvalRunner:
             log.warning("run %s is interrupted: %s", run.id, error)
         except Exception:
             log.exception("run %s failed", run.id)
-            told = "The error was logged; run it again, and tell an admin if it stays."
-            await asyncio.to_thread(self._store.end_run, run.id, FAILED, {"code": "internal", "message": told})
+            message = "The error was logged; run it again, and tell an admin if it stays."
+            await asyncio.to_thread(self._store.end_run, run.id, FAILED, {"code": "internal", "message": message})
 
     async def _keep(self, lease: Lease) -> None:
         """Keep the lease; returns when another server has it."""
@@ -235,7 +235,7 @@ class Measured:
         except (Unfilled, ValueError) as error:
             return sample_document("", [], model, f"The messages cannot be made: {error}.", source, {}), str(error)
         sampling = source.get("sampling_params") or {}
-        question = Question(
+        question = GraderQuestion(
             model,
             tuple(messages),
             max_tokens=int(sampling.get("max_completions_tokens") or sampling.get("max_completion_tokens") or TOKENS),
@@ -252,7 +252,7 @@ class Measured:
         sample = sample_document(whole.texts[0], messages, model, "", source, counts)
         return {**sample, "finish_reason": whole.reasons[0]}, ""
 
-    async def _chat(self, question: Question) -> Any:
+    async def _chat(self, question: GraderQuestion) -> Any:
         try:
             model = await asyncio.to_thread(servable, self._service, self._caller, str(question.model), "chat")
         except NotFound:

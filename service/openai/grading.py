@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipelines.core.config import ConfigIssues, key_path
-from pipelines.core.graders import Answer, Grade, Grader, Question, grading, read_grader, sample_of
+from pipelines.core.graders import Grade, Grader, GraderAnswer, GraderQuestion, grading, read_grader, sample_of
 from pipelines.core.model_abilities import Ability, abilities_of
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
 from service.api.problems import Problem
@@ -119,9 +119,9 @@ async def graded(
 ) -> Grade:
     """The grade of one answer. Raises Problem where a model cannot be asked now but later."""
     steps = grading(grader, item, sample)
-    answer: Answer | None = None
+    answer: GraderAnswer | None = None
     while True:
-        step: Callable[[], Question] = steps.__next__ if answer is None else _sending(steps, answer)
+        step: Callable[[], GraderQuestion] = steps.__next__ if answer is None else _sending(steps, answer)
         # comparing two texts may take a while; StopIteration cannot leave a thread
         over, question, grade = await asyncio.to_thread(_step, step)
         if over:
@@ -131,18 +131,18 @@ async def graded(
         answer = await answered(service, caller, question)
 
 
-def _sending(steps: Any, answer: Answer) -> Callable[[], Question]:
+def _sending(steps: Any, answer: GraderAnswer) -> Callable[[], GraderQuestion]:
     return lambda: steps.send(answer)
 
 
-def _step(step: Callable[[], Question]) -> tuple[bool, Question | None, Grade | None]:
+def _step(step: Callable[[], GraderQuestion]) -> tuple[bool, GraderQuestion | None, Grade | None]:
     try:
         return False, step(), None
     except StopIteration as end:
         return True, None, end.value
 
 
-async def answered(service: Service, caller: Caller, question: Question) -> Answer:
+async def answered(service: Service, caller: Caller, question: GraderQuestion) -> GraderAnswer:
     """What the model of a question says; an answer that says why not, where asking again would not help. Raises Problem
     where it would."""
     try:
@@ -152,23 +152,23 @@ async def answered(service: Service, caller: Caller, question: Question) -> Answ
             end = await last_word(service.served, caller.token, model, "embed", {"inputs": list(question.texts)})
             one, other = end["vectors"]
             cosine = sum(left * right for left, right in zip(one, other, strict=True))
-            return Answer(cosine=cosine, prompt_tokens=int(end["prompt_tokens"]))
+            return GraderAnswer(cosine=cosine, prompt_tokens=int(end["prompt_tokens"]))
         model = await asyncio.to_thread(servable, service, caller, name, "chat")
         whole = await chatted(service, caller, model, question)
     except NotFound:
-        return Answer(failure=f"The model '{question.model}' is gone.")
+        return GraderAnswer(failure=f"The model '{question.model}' is gone.")
     except Problem as problem:
         if problem.status in (RETRIED, 429):
             raise
-        return Answer(failure=problem.detail)
-    return Answer(
+        return GraderAnswer(failure=problem.detail)
+    return GraderAnswer(
         text=whole.texts[0],
         prompt_tokens=whole.usage.get("prompt_tokens", 0),
         completion_tokens=whole.usage.get("completion_tokens", 0),
     )
 
 
-async def chatted(service: Service, caller: Caller, model: PublishedModel, question: Question) -> Whole:
+async def chatted(service: Service, caller: Caller, model: PublishedModel, question: GraderQuestion) -> Whole:
     """A model's answer to messages, as a whole; where its positions leave less room than is asked for, in that. Raises
     Problem."""
     fields = {

@@ -21,7 +21,7 @@ from service.api.context import Caller, Service, ServiceOf, Submitter, still_val
 from service.api.problems import Problem, envelope, problem_of
 from service.api.streams import GRACE_SECONDS, HEADERS, PING_SECONDS
 from service.jobs.job import new_id
-from service.openai.answers import ChatAnswer, CompletionAnswer, Whole
+from service.openai.answers import ChatCompletionBuilder, CompletionBuilder, Whole
 from service.openai.objects import ERROR
 from service.openai.questions import ChatBody, CompletionBody, EmbeddingBody
 from service.openai.recipes import scratch
@@ -40,7 +40,7 @@ DONE = "[DONE]"
 async def chat(body: ChatBody, request: Request, service: ServiceOf, caller: Submitter) -> Response:
     """Let a model answer a conversation, as a whole or as a stream."""
     model = await _model(service, caller, body.model, "chat")
-    answer = ChatAnswer(new_id("chatcmpl"), body.model, model.fingerprint, body.logprobs, body.n)
+    answer = ChatCompletionBuilder(new_id("chatcmpl"), body.model, model.fingerprint, body.logprobs, body.n)
     return await _answered(request, service, caller, model, "chat", body, answer)
 
 
@@ -49,7 +49,7 @@ async def complete(body: CompletionBody, request: Request, service: ServiceOf, c
     """Let a model go on with texts, as a whole or as a stream."""
     model = await _model(service, caller, body.model, "complete")
     texts = len(body.prompts()) * body.n
-    answer = CompletionAnswer(new_id("cmpl"), body.model, model.fingerprint, body.logprobs is not None, texts)
+    answer = CompletionBuilder(new_id("cmpl"), body.model, model.fingerprint, body.logprobs is not None, texts)
     return await _answered(request, service, caller, model, "complete", body, answer)
 
 
@@ -109,7 +109,7 @@ async def _answered(
     model: PublishedModel,
     do: Ability,
     body: ChatBody | CompletionBody,
-    answer: ChatAnswer | CompletionAnswer,
+    answer: ChatCompletionBuilder | CompletionBuilder,
 ) -> Response:
     question = body.question()
     if not body.stream:
@@ -148,7 +148,7 @@ async def _events(
     opening: AbstractAsyncContextManager[Question],
     first: Mapping[str, Any],
     parts: AsyncIterator[Mapping[str, Any]],
-    answer: ChatAnswer | CompletionAnswer,
+    answer: ChatCompletionBuilder | CompletionBuilder,
     usage: bool,
     ending: anyio.Event,
 ) -> AsyncIterator[ServerSentEvent]:

@@ -37,13 +37,17 @@ STATUS = {
 }
 """Our states in OpenAI's words. `validating_files` never occurs: files are checked before a job is made."""
 STATE_MESSAGES = {
-    State.QUEUED: "The job waits for resources", State.STARTING: "The job starts",
+    State.QUEUED: "The job waits for resources",
+    State.STARTING: "The job starts",
     State.RUNNING: "Fine-tuning job started",
     State.RECOVERING: "The job is moved and goes on from its last checkpoint",
-    State.PAUSING: "The job is being paused", State.PAUSED: "The job is paused",
-    State.CANCELLING: "The job is being cancelled", State.CANCELLED: "The job was cancelled",
-    State.SUCCEEDED: "The job has successfully completed", State.FAILED: "The job failed",
-}  # fmt: skip
+    State.PAUSING: "The job is being paused",
+    State.PAUSED: "The job is paused",
+    State.CANCELLING: "The job is being cancelled",
+    State.CANCELLED: "The job was cancelled",
+    State.SUCCEEDED: "The job has successfully completed",
+    State.FAILED: "The job failed",
+}
 
 
 ERROR = {
@@ -208,9 +212,14 @@ def published_object(model: PublishedModel) -> dict[str, Any]:
 
 
 COLUMNS = (
-    "step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy", "full_valid_loss",
+    "step",
+    "train_loss",
+    "train_accuracy",
+    "valid_loss",
+    "valid_mean_token_accuracy",
+    "full_valid_loss",
     "full_valid_mean_token_accuracy",
-)  # fmt: skip
+)
 """Of `step_metrics.csv`; what is not measured stays empty."""
 MORE_COLUMNS = {"dpo": ("valid_accuracy",), "reinforcement": ("train_mean_reward", "train_kl")}
 """Behind those, by method."""

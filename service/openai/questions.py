@@ -80,7 +80,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Writing(Body):
+class GenerationBody(Body):
     """What chat completions and completions have in common."""
 
     temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token.")
@@ -144,7 +144,7 @@ class ResponseFormat(BaseModel):
     type: Literal["text"]
 
 
-class ChatBody(Writing):
+class ChatBody(GenerationBody):
     """A conversation that the model is to go on with."""
 
     messages: list[Message] = Field(min_length=1, max_length=1024)
@@ -155,7 +155,7 @@ class ChatBody(Writing):
     response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
-    def _told(self) -> ChatBody:
+    def _check_top_logprobs(self) -> ChatBody:
         if self.top_logprobs and not self.logprobs:
             raise Problem(400, "'top_logprobs' needs logprobs: true.", "invalid_request", param="top_logprobs")
         return self
@@ -163,15 +163,15 @@ class ChatBody(Writing):
     def question(self) -> dict[str, Any]:
         """As the process takes it."""
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        told = (self.top_logprobs or 0) if self.logprobs else None
+        top_logprobs = (self.top_logprobs or 0) if self.logprobs else None
         return {
             "messages": [each.plain() for each in self.messages],
             "n": self.n,
-            "choice": self.choice(most, told),
+            "choice": self.choice(most, top_logprobs),
         }
 
 
-class CompletionBody(Writing):
+class CompletionBody(GenerationBody):
     """Texts, or tokens, that the model is to go on with."""
 
     prompt: (

@@ -49,15 +49,20 @@ METADATA = re.compile(r"metadata\[(.*)\]")
 FORM = {
     "requestBody": {
         "required": True,
-        "content": {"multipart/form-data": {"schema": {
-            "type": "object", "required": ["file", "purpose"],
-            "properties": {
-                "file": {"type": "string", "format": "binary"},
-                "purpose": {"type": "string", "description": "fine-tune or evals"},
-            },
-        }}},
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "description": "fine-tune or evals"},
+                    },
+                }
+            }
+        },
     }
-}  # fmt: skip
+}
 
 
 @router.post("/files", openapi_extra=FORM)

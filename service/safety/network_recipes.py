@@ -27,7 +27,7 @@ from pipelines.core.config import ConfigIssue, ConfigIssues, Position, show
 from pipelines.core.egress import is_literal, is_public, may_be_private, plain_host
 from pipelines.core.errors import Mistake, RecipeError
 from pipelines.core.load import checked, read_text
-from pipelines.core.overrides import Source
+from pipelines.core.overrides import RecipeSource
 from pipelines.core.recipe import Recipe
 from pipelines.core.secrets import matches
 from pipelines.core.study_cells import StudyRecipe, expand
@@ -174,7 +174,7 @@ class Known:
 class CheckedRecipe:
     """A recipe that may run on the server."""
 
-    source: Source
+    source: RecipeSource
     """As it was written, its overrides applied."""
     recipe: Recipe
     study: StudyRecipe | None = None
@@ -209,7 +209,7 @@ def check(
     return replace(complete, source=source)
 
 
-def read_network(text: str, overrides: Sequence[str] = ()) -> Source:
+def read_network(text: str, overrides: Sequence[str] = ()) -> RecipeSource:
     """The recipe as plain data, its overrides applied. Raises RecipeError."""
     problem = too_costly(text, overrides)
     if problem is not None:
@@ -284,14 +284,14 @@ def _costly_data(data: object, room: int) -> str | None:
     return f"is nested more than {MOST_DEPTH} levels deep: not a recipe"
 
 
-def _complete(source: Source) -> CheckedRecipe:
+def _complete(source: RecipeSource) -> CheckedRecipe:
     if source.data.get("matrix") is None:
         return CheckedRecipe(source, checked(source))
     study = expand(_few_cells(source))
     return CheckedRecipe(source, study.recipe, study)
 
 
-def _few_cells(source: Source) -> Source:
+def _few_cells(source: RecipeSource) -> RecipeSource:
     matrix = source.data["matrix"]
     try:
         cells = 1

@@ -28,7 +28,7 @@ from service.executors.local import LocalExecutor
 from service.executors.protocol import AttemptSpec, ExecutorError, Handle, Placement, Running
 from service.executors.records import delete_folder, read_console
 from service.jobs.job import new_id
-from service.serving.questions import Gone, Question
+from service.serving.questions import ProcessEnded, Question
 from service.settings import Settings
 from service.store.models import PublishedModel
 
@@ -62,7 +62,8 @@ class ModelProcess:
         self.beside = tuple(beside)
         self.key = key or model.id
         self.ready: Future[dict[str, Any]] = Future()
-        """What the process says of the model when it is open: `kind`, `can`, `engine`, `why`, `context`. Else Gone."""
+        """What the process says of the model when it is open: `kind`, `can`, `engine`, `why`, `context`. Else
+        ProcessEnded."""
         self.used = time.monotonic()
         """When its last question ended."""
         self.started = time.time()
@@ -96,10 +97,10 @@ class ModelProcess:
         return meant & {self.model.id, *map(str, self.ready.result().get("models") or ())}
 
     def ask(self, model: PublishedModel, do: str, fields: Mapping[str, Any]) -> Question:
-        """Send a question to a process that is ready. Raises Gone."""
+        """Send a question to a process that is ready. Raises ProcessEnded."""
         with self._lock:
             if self._closing:
-                raise Gone(self._closing)
+                raise ProcessEnded(self._closing)
             self._count += 1
             question = self._questions[self._count] = Question(self._count)
         self._send({"id": question.number, "do": do, **fields, **({"model": model.id} if self.beside else {})})
@@ -256,7 +257,7 @@ class ModelProcess:
             self._closing = self._closing or why
             waiting = list(self._questions.values())
         if not self.ready.done():
-            self.ready.set_exception(Gone(why))
+            self.ready.set_exception(ProcessEnded(why))
         for each in waiting:
             if not each.over:
                 each.arrive({"error": {"message": why, "code": "model_process_ended", "status": 503}}, 0)

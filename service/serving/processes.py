@@ -31,7 +31,7 @@ from service.executors.isolation import isolation_of
 from service.executors.local import LocalExecutor
 from service.executors.records import delete_folder
 from service.serving.process import ModelProcess
-from service.serving.questions import Gone, Question
+from service.serving.questions import ProcessEnded, Question
 from service.settings import Settings
 from service.store.models import PublishedModel
 
@@ -182,7 +182,7 @@ class ModelProcesses:
                 continue
             try:
                 return process, process.ask(model, do, fields)
-            except Gone as gone:
+            except ProcessEnded as gone:
                 why = str(gone)
         raise _unavailable(why)
 
@@ -194,7 +194,7 @@ class ModelProcesses:
                 await asyncio.shield(asyncio.wrap_future(process.ready))
         except TimeoutError:
             raise _unavailable(f"The model '{model.name}' is still being opened; ask again.") from None
-        except Gone as gone:
+        except ProcessEnded as gone:
             raise _unopened(model, str(gone)) from None
         return process
 

@@ -12,7 +12,7 @@ MOST_BYTES = 64 << 20
 """Of an answer that arrived and was not read yet."""
 
 
-class Gone(Exception):
+class ProcessEnded(Exception):
     """The process that was asked has ended, in one sentence."""
 
 
@@ -61,10 +61,10 @@ class Question:
 
 def problem_of_answer(error: object) -> Problem:
     """What a process's error is to a client. The process is not trusted: nothing of it is taken as it is."""
-    told = error if isinstance(error, Mapping) else {}
-    status = 400 if told.get("status") == 400 else 500 if told.get("status") != 503 else 503
-    message = str(told.get("message") or "The model could not answer.")[:1000]
-    code = str(told.get("code") or "internal")[:60]
+    fields = error if isinstance(error, Mapping) else {}
+    status = 400 if fields.get("status") == 400 else 500 if fields.get("status") != 503 else 503
+    message = str(fields.get("message") or "The model could not answer.")[:1000]
+    code = str(fields.get("code") or "internal")[:60]
     code = "invalid_request" if code == "bad_recipe" else code
     headers = {"Retry-After": "5"} if status == 503 else {}
     return Problem(status, f"{message[:1].upper()}{message[1:]}", code, headers=headers)

@@ -196,9 +196,21 @@ class EvalQueries(Database):
     ) -> EvalRun:
         """Keep a new run with its rows: (item, the answer that it brings). Raises QuotaExceeded."""
         made = EvalRun(
-            new_id("evalrun"), of.id, of.project, name, QUEUED, dict(data_source), dict(metadata), model,
-            summary_of(of), {}, len(rows), actor().name, role, now(),
-        )  # fmt: skip
+            new_id("evalrun"),
+            of.id,
+            of.project,
+            name,
+            QUEUED,
+            dict(data_source),
+            dict(metadata),
+            model,
+            summary_of(of),
+            {},
+            len(rows),
+            actor().name,
+            role,
+            now(),
+        )
 
         def work(transaction: Transaction) -> EvalRun:
             if transaction.execute(select(runs.c.id).where(runs.c.id == made.id)).first() is not None:
@@ -210,11 +222,17 @@ class EvalQueries(Database):
             for start in range(0, len(rows), BATCH):
                 values: list[dict[str, Any]] = [
                     {
-                        "run": made.id, "number": number, "state": WAITING, "item": dict(item), "given": dict(given),
-                        "sample": {}, "results": [], "done": None,
+                        "run": made.id,
+                        "number": number,
+                        "state": WAITING,
+                        "item": dict(item),
+                        "given": dict(given),
+                        "sample": {},
+                        "results": [],
+                        "done": None,
                     }
                     for number, (item, given) in enumerate(rows[start : start + BATCH], start=start)
-                ]  # fmt: skip
+                ]
                 transaction.execute(insert(items), values)
             note(transaction, "eval.run", "evalrun", made.id, of.project, eval=of.id, model=model or None)
             return made

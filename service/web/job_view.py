@@ -20,7 +20,7 @@ from service.store.errors import NotFound
 from service.store.models import PublishedModel
 from service.store.results import StageResult, flat_scores
 from service.web.sessions import Visitor
-from service.web.stages import KINDS, Graph, StageView, graph_of, stages_of
+from service.web.stages import KINDS, StageGraph, StageView, graph_of, stages_of
 
 MOST_POINTS = 1_500
 """Points of one curve on a page; more than a screen has columns are not seen."""
@@ -143,7 +143,7 @@ class JobView:
 
     job: Job
     stages: list[StageView]
-    graph: Graph
+    graph: StageGraph
     attempts: list[Attempt]
     results: list[StageResult]
     scores: list[tuple[str, str, Mapping[str, Any]]]

@@ -22,7 +22,7 @@ from service.store.models import ModelName, PublishedModel, split_score
 from service.web.access import Seen, Submitting, new_router, service_of
 from service.web.rendering import HEADERS, page
 from service.web.sessions import Visitor
-from service.web.stages import Graph, StageView, clipped, graph_of
+from service.web.stages import StageGraph, StageView, clipped, graph_of
 
 router = new_router()
 MOST_VERSIONS = 50
@@ -47,7 +47,7 @@ class RegistryView:
     about: ModelName
     versions: list[PublishedModel]
     lineage: Lineage
-    graph: Graph
+    graph: StageGraph
 
     def aliases(self, model: PublishedModel) -> list[str]:
         """What names this version now."""

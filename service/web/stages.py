@@ -195,7 +195,7 @@ LETTERS = 24
 
 
 @dataclass(frozen=True)
-class Node:
+class StageNode:
     """A stage at its place."""
 
     view: StageView
@@ -217,10 +217,10 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class StageGraph:
     """All nodes, the edges as SVG paths, and the size of the whole."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[StageNode, ...]
     edges: tuple[str, ...]
     width: int
     height: int
@@ -231,7 +231,7 @@ def clipped(text: str, letters: int = LETTERS) -> str:
     return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
-def graph_of(views: Sequence[StageView], late: bool = False) -> Graph:
+def graph_of(views: Sequence[StageView], late: bool = False) -> StageGraph:
     """A layered drawing of a directed graph without cycles; a stage that names a later or unknown one is drawn
     without that edge. With `late` what reads nothing stands beside the first that reads it."""
     depth: dict[str, int] = {}
@@ -242,7 +242,7 @@ def graph_of(views: Sequence[StageView], late: bool = False) -> Graph:
         if not view.reads and readers:
             depth[view.id] = max(0, min(readers) - 1)
     columns: dict[int, int] = {}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, StageNode] = {}
     edges = []
     reached: dict[str, set[str]] = {}
     for view in views:
@@ -250,12 +250,12 @@ def graph_of(views: Sequence[StageView], late: bool = False) -> Graph:
         column = depth[view.id]
         row = columns.get(column, 0)
         columns[column] = row + 1
-        node = Node(view, MARGIN + column * (WIDTH + ACROSS), MARGIN + row * (HEIGHT + DOWN))
+        node = StageNode(view, MARGIN + column * (WIDTH + ACROSS), MARGIN + row * (HEIGHT + DOWN))
         edges += [_edge(nodes[source], node) for source in _direct(view, reached) if source in nodes]
         nodes[view.id] = node
     width = (max(columns, default=0) + 1) * (WIDTH + ACROSS) - ACROSS + 2 * MARGIN
     height = max(columns.values(), default=1) * (HEIGHT + DOWN) - DOWN + 2 * MARGIN
-    return Graph(tuple(nodes.values()), tuple(edges), width, height)
+    return StageGraph(tuple(nodes.values()), tuple(edges), width, height)
 
 
 def _direct(view: StageView, reached: Mapping[str, set[str]]) -> list[str]:
@@ -267,7 +267,7 @@ def _direct(view: StageView, reached: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
-def _edge(source: Node, target: Node) -> str:
+def _edge(source: StageNode, target: StageNode) -> str:
     x1, y1 = source.x + WIDTH, source.y + HEIGHT // 2
     x2, y2 = target.x, target.y + HEIGHT // 2
     bend = max(12, (x2 - x1) // 2)

@@ -29,7 +29,7 @@ from sse_starlette import ServerSentEvent
 from starlette.responses import Response
 
 from pipelines.core.model_abilities import DESCRIPTIONS, abilities_of
-from pipelines.core.presentation import Answer, AttentionHead, AttentionView, Form, FormField, Marked
+from pipelines.core.presentation import AttentionHead, AttentionView, Form, FormField, Marked, PageAnswer
 from service.api.context import Service, refuse_without_isolation
 from service.api.problems import Problem, problem_of
 from service.serving.asking import last_word, while_heard
@@ -157,10 +157,10 @@ def form_of(about: Mapping[str, Any], name: str) -> Form:
     raise Problem(404, f"This model has no form '{name[:40]}'; it has {', '.join(forms) or 'none'}.", "not_found")
 
 
-def answer_of(end: Mapping[str, Any]) -> Answer:
+def answer_of(end: Mapping[str, Any]) -> PageAnswer:
     """What a process answers. Raises Problem for what is no answer."""
     try:
-        return Answer.model_validate(end)
+        return PageAnswer.model_validate(end)
     except ValidationError:
         raise Problem(500, "The model's process answered with what this page cannot show.", "internal") from None
 
@@ -219,12 +219,12 @@ def beginning(example: Mapping[str, str | Sequence[str]]) -> str:
 
 def gone_on(form: Form, given: Mapping[str, Any], values: Filled) -> Filled:
     """A dialogue that goes on with one of the answers: what was said and answered becomes a part of it."""
-    said = next((field.name for field in form.fields if field.control == "dialogue"), None)
+    dialogue_field = next((field.name for field in form.fields if field.control == "dialogue"), None)
     new = next((field.name for field in form.fields if field.control == "text"), "")
-    if said is None:
+    if dialogue_field is None:
         return values
-    dialogue = [*values[said], str(given.get("said", "")), str(given.get("chosen", ""))]
-    return {**values, said: dialogue[-MOST_TURNS:], new: ""}
+    dialogue = [*values[dialogue_field], str(given.get("said", "")), str(given.get("chosen", ""))]
+    return {**values, dialogue_field: dialogue[-MOST_TURNS:], new: ""}
 
 
 def tones(part: Marked) -> dict[str, int]:
@@ -265,58 +265,61 @@ def small_picture(head: AttentionHead, view: AttentionView) -> str:
 
 def same_answer(form: Form, values: Filled, model: PublishedModel, address: str, local: bool) -> list[tuple[str, str]]:
     """(title, code) of what gives the same answer without this page. Made of what the visitor wrote alone."""
-    asked = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
+    filled = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
     place = model.path if local else model.reference
-    found = [("Command", command)] if (command := _command(form, asked, values, place)) else []
-    request = None if local else _request(form, asked, values, model.reference)
+    snippets = [("Command", command)] if (command := _command(form, filled, values, place)) else []
+    request = None if local else _request(form, filled, values, model.reference)
     if request is None:
-        return found
+        return snippets
     path, body = request
     text = json.dumps(body, ensure_ascii=False)
     curl = (
         f'curl -s {shlex.quote(address + path)} \\\n  -H "Authorization: Bearer $FINERY_TOKEN" '
         f"-H 'Content-Type: application/json' \\\n  -d {shlex.quote(text)}"
     )
-    return [("curl", curl), ("Python", _python(path, body, address)), *found]
+    return [("curl", curl), ("Python", _python(path, body, address)), *snippets]
 
 
-def _command(form: Form, asked: Filled, values: Filled, place: str) -> str:
-    words = [str(each) for each in asked.values() if isinstance(each, str)]
+def _command(form: Form, filled: Filled, values: Filled, place: str) -> str:
+    words = [str(each) for each in filled.values() if isinstance(each, str)]
     if form.name == "predict":
-        return f"echo {shlex.quote(json.dumps(asked, ensure_ascii=False))} | finery predict {shlex.quote(place)} -"
+        return f"echo {shlex.quote(json.dumps(filled, ensure_ascii=False))} | finery predict {shlex.quote(place)} -"
     if form.name == "attention":
-        options = [item for name in ("pair", "target") if name in asked for item in (f"--{name}", str(asked[name]))]
+        options = [item for name in ("pair", "target") if name in filled for item in (f"--{name}", str(filled[name]))]
         layer, _, head = str(values.get("head") or "").partition(":")[2].partition(".")
         options += ["--layer", layer] if layer else []
         options += ["--head", head] if head not in ("", "0") else []
-        return shlex.join(["finery", "attention", place, str(asked.get("text", "")), *options])
+        return shlex.join(["finery", "attention", place, str(filled.get("text", "")), *options])
     if form.name == "fill_mask":
         return shlex.join(["finery", "generate", place, words[0].replace("___", form.gap)]) if words else ""
-    if form.name in ("complete", "chat") and words and not asked.get("dialogue"):
+    if form.name in ("complete", "chat") and words and not filled.get("dialogue"):
         return shlex.join(["finery", "generate", place, words[-1], *_decoding(values)])
     return ""
 
 
 def _decoding(values: Filled) -> list[str]:
     names = {
-        "max_tokens": "--max-new-tokens", "num_beams": "--num-beams", "temperature": "--temperature",
-        "top_p": "--top-p", "seed": "--seed",
-    }  # fmt: skip
+        "max_tokens": "--max-new-tokens",
+        "num_beams": "--num-beams",
+        "temperature": "--temperature",
+        "top_p": "--top-p",
+        "seed": "--seed",
+    }
     given = [item for name, option in names.items() if values.get(name) for item in (option, str(values[name]))]
     return [*given, "--top-k", "0", "--samples", "1"]
 
 
-def _request(form: Form, asked: Filled, values: Filled, name: str) -> tuple[str, dict[str, Any]] | None:
+def _request(form: Form, filled: Filled, values: Filled, name: str) -> tuple[str, dict[str, Any]] | None:
     """(path, body) of the route that answers this; None where none does."""
     greedy = {"temperature": 0, "max_tokens": int(str(values.get("max_tokens") or "64"))}
     if form.name == "predict":
-        return f"/api/v1/models/{quote(name, safe='')}/predict", {"inputs": [asked]}
+        return f"/api/v1/models/{quote(name, safe='')}/predict", {"inputs": [filled]}
     if form.name == "similarity":
-        return "/v1/embeddings", {"model": name, "input": list(asked.values())}
+        return "/v1/embeddings", {"model": name, "input": list(filled.values())}
     if form.name == "complete":
-        return "/v1/completions", {"model": name, "prompt": asked.get("text", ""), **greedy}
+        return "/v1/completions", {"model": name, "prompt": filled.get("text", ""), **greedy}
     if form.name == "chat":
-        turns = [*(asked.get("dialogue") or []), str(asked.get("message", ""))]
+        turns = [*(filled.get("dialogue") or []), str(filled.get("message", ""))]
         system = [{"role": "system", "content": values["system"]}] if values.get("system") else []
         messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
         return "/v1/chat/completions", {"model": name, "messages": [*system, *messages], **greedy}
@@ -362,7 +365,7 @@ def _context(request: Request, visitor: Visitor, model: PublishedModel, state: S
     }
 
 
-def drawn_answer(form: Form, values: Filled, answer: Answer, same: Sequence[tuple[str, str]]) -> str:
+def drawn_answer(form: Form, values: Filled, answer: PageAnswer, same: Sequence[tuple[str, str]]) -> str:
     """An answer as a part of the page."""
     return partial(
         "parts/try_answer.html.jinja",
@@ -377,7 +380,7 @@ def drawn_answer(form: Form, values: Filled, answer: Answer, same: Sequence[tupl
     )
 
 
-def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: Answer) -> str:
+def _drawn(request: Request, model: PublishedModel, form: Form, values: Filled, answer: PageAnswer) -> str:
     address, local = str(request.base_url).rstrip("/"), host_of(request).local
     return drawn_answer(form, values, answer, same_answer(form, values, model, address, local))
 

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.load import loads
-from pipelines.core.presentation import Answer, Form, field_of, plain
+from pipelines.core.presentation import Form, PageAnswer, field_of, plain
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
 from pipelines.evaluation.prediction_tables import write_table
-from pipelines.tasks.base import HELD_OUT, Task
+from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions
 from pipelines.tasks.training import TaskTraining, training_of
@@ -61,7 +61,7 @@ def learnt_as(kind: str) -> str:
 
 def test_it_makes_a_task_with_rows_its_head_and_known_metrics(kind: str, folder: Path):
     task = block(kind, folder, validation="dev.jsonl").task("my-stage")
-    assert isinstance(task, Task)
+    assert isinstance(task, LabelledTask)
     assert (task.name, task.kind) == ("my-stage", learnt_as(kind))
     assert set(task.metrics) <= set(METRICS)
     assert len(task.rows("train")) == len(task.rows("validation")) == ROWS
@@ -116,7 +116,7 @@ stages: [{stage: evaluate, benchmarks: [glue/sst2], per_device_eval_batch_size: 
 
 
 @pytest.fixture
-def predicted(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -> tuple[Task, SplitPredictions]:
+def predicted(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -> tuple[LabelledTask, SplitPredictions]:
     """A task of the kind, and what a model without training answers."""
     made = block(kind, folder, validation="dev.jsonl")
     task = made.task("mine")
@@ -132,7 +132,7 @@ def predicted(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -
     return task, split
 
 
-def test_its_predictions_are_scored_whole_and_in_part(predicted: tuple[Task, SplitPredictions]):
+def test_its_predictions_are_scored_whole_and_in_part(predicted: tuple[LabelledTask, SplitPredictions]):
     task, predictions = predicted
     score = evaluation_of(task.kind).score(task)
     scores = score(predictions.answers, predictions.labels)
@@ -146,7 +146,7 @@ def test_its_predictions_are_scored_whole_and_in_part(predicted: tuple[Task, Spl
         assert predictions.intervals(task, score, 1, np.arange(10), 20).keys() <= scores.keys()
 
 
-def test_its_predictions_are_explained_and_shown(predicted: tuple[Task, SplitPredictions], tmp_path: Path):
+def test_its_predictions_are_explained_and_shown(predicted: tuple[LabelledTask, SplitPredictions], tmp_path: Path):
     task, predictions = predicted
     assert predictions.table().num_rows == ROWS
     columns = predictions.columns(task)
@@ -160,7 +160,7 @@ def test_its_predictions_are_explained_and_shown(predicted: tuple[Task, SplitPre
         assert len(mistakes(predictions, examples)) == examples.wrong.sum()
 
 
-def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[Task, SplitPredictions], kind: str):
+def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[LabelledTask, SplitPredictions], kind: str):
     task, predictions = predicted
     evaluation = evaluation_of(task.kind)
     fields = evaluation.form(task)
@@ -169,9 +169,9 @@ def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[Task, SplitPre
         assert len(example) == len(fields)
         assert [isinstance(value, list) for value in example] == [each.control in ("words", "lines") for each in fields]
     parts = predictions.shown(task, 1)
-    assert Answer.model_validate(plain(Answer(parts=parts))).parts == parts
+    assert PageAnswer.model_validate(plain(PageAnswer(parts=parts))).parts == parts
     form = Form(name="predict", title="?", button="Ask", fields=fields or (field_of("text"),))
-    answer = Answer(parts=parts, notes=("<b>cut</b>",))
+    answer = PageAnswer(parts=parts, notes=("<b>cut</b>",))
     html = drawn_answer(form, {each.name: "" for each in form.fields}, answer, [("curl", "echo '<i>'")])
     assert "&lt;b&gt;cut" in html
     assert "<i>" not in html

@@ -12,7 +12,7 @@ import pytest
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
-from pipelines.tasks.base import Task
+from pipelines.tasks.base import LabelledTask
 from pipelines.tasks.preference.rows import PreferenceRows
 
 ABSENT = {"glue/ax": "the mirror has no diagnostics set; its rows are tested with a stand-in in test_glue.py"}
@@ -21,15 +21,15 @@ UNTRAINED = tuple(name for name in TASKS if TASKS.load(name).trained_by)
 
 
 @pytest.fixture(params=list(TASKS), scope="module")
-def task(request: pytest.FixtureRequest) -> Task:
+def task(request: pytest.FixtureRequest) -> LabelledTask:
     found = TASKS.load(request.param)
-    assert isinstance(found, Task)
+    assert isinstance(found, LabelledTask)
     assert found.name == request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def readable(task: Task, request: pytest.FixtureRequest) -> Iterator[Task]:
+def readable(task: LabelledTask, request: pytest.FixtureRequest) -> Iterator[LabelledTask]:
     with pytest.MonkeyPatch.context() as patch:
         if not task.name.startswith("builtin/"):
             mirror: Path = request.getfixturevalue("mirror")
@@ -38,12 +38,12 @@ def readable(task: Task, request: pytest.FixtureRequest) -> Iterator[Task]:
 
 
 @pytest.fixture(scope="module")
-def rows_of(readable: Task) -> Callable[[str], Any]:
+def rows_of(readable: LabelledTask) -> Callable[[str], Any]:
     """The rows of a split, read once."""
     return cache(lambda split: readable.rows(split))
 
 
-def test_it_names_its_metrics_and_splits(task: Task):
+def test_it_names_its_metrics_and_splits(task: LabelledTask):
     assert task.metrics
     assert set(task.metrics) <= set(METRICS)
     assert isinstance(task.evaluation_splits, Mapping)
@@ -52,14 +52,16 @@ def test_it_names_its_metrics_and_splits(task: Task):
     assert "train" in task.splits or task.trained_by in TASKS
 
 
-def test_its_head_is_known_without_reading_data(task: Task, monkeypatch: pytest.MonkeyPatch):
+def test_its_head_is_known_without_reading_data(task: LabelledTask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FINERY_DATA", raising=False)
     assert isinstance(task.head, Head)
     assert task.head.kind == TASK_KINDS.load(task.kind).head_kind
     assert len(task.head.labels) >= 2 or task.kind != "classification"
 
 
-def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(readable: Task, rows_of: Callable[[str], Any]):
+def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(
+    readable: LabelledTask, rows_of: Callable[[str], Any]
+):
     for split in (*(["train"] if readable.name not in UNTRAINED else []), *readable.evaluation_splits.values()):
         if readable.name in ABSENT:
             with pytest.raises(DataError):
@@ -84,7 +86,7 @@ def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(readable: T
             assert all(isinstance(label, str) for label in rows.labels)
 
 
-def test_a_limit_takes_the_first_rows(readable: Task, rows_of: Callable[[str], Any]):
+def test_a_limit_takes_the_first_rows(readable: LabelledTask, rows_of: Callable[[str], Any]):
     if readable.name in ABSENT:
         return
     split = next(iter(readable.evaluation_splits.values()))
@@ -95,7 +97,7 @@ def test_a_limit_takes_the_first_rows(readable: Task, rows_of: Callable[[str], A
     assert len(readable.rows(split, limit=10**9)) == len(rows_of(split))
 
 
-def test_no_evaluated_row_is_a_training_row(readable: Task, rows_of: Callable[[str], Any]):
+def test_no_evaluated_row_is_a_training_row(readable: LabelledTask, rows_of: Callable[[str], Any]):
     """Same text, or same pair, in both: GLUE itself has a few, the embedded task has none."""
     if readable.name in ABSENT or readable.name in UNTRAINED:
         return
@@ -117,7 +119,7 @@ def what_is_asked(rows: Any) -> list[Any]:
     return list(zip(rows.texts, rows.pairs or rows.texts, strict=True))
 
 
-def test_its_content_has_a_hash_for_every_split_it_is_learnt_and_scored_on(readable: Task):
+def test_its_content_has_a_hash_for_every_split_it_is_learnt_and_scored_on(readable: LabelledTask):
     if readable.name in ABSENT:
         with pytest.raises(DataError):
             readable.content()

@@ -26,7 +26,7 @@ from pipelines.core.recipe import START, Stage
 from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
-from pipelines.runs.run import Job, run
+from pipelines.runs.run import RecipeRun, run
 from tests.clean_process import forked_proofs
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
@@ -67,9 +67,9 @@ class Place:
 @contextmanager
 def traced(executed: dict[str, set[str]]) -> Iterator[None]:
     """Note every module of ours in which a function is called while a stage does its work."""
-    work, root = Job._run_stage, str(Path(pipelines.__file__).parent) + "/"
+    work, root = RecipeRun._run_stage, str(Path(pipelines.__file__).parent) + "/"
 
-    def run_stage(job: Job, stage: Stage, attempt: Path, fingerprint: str) -> None:
+    def run_stage(job: RecipeRun, stage: Stage, attempt: Path, fingerprint: str) -> None:
         files: set[str] = set()
 
         def called(frame: FrameType, event: str, argument: Any) -> None:
@@ -88,7 +88,7 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
             executed[stage.id] = {f"pipelines.{name.replace('/', '.')}" for name in own}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "_run_stage", run_stage)
+        patch.setattr(RecipeRun, "_run_stage", run_stage)
         yield
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipelines.evaluation.features.word_vectors import Corpus, StaticVectors, WordVectors, pause
+from pipelines.evaluation.features.word_vectors import CorpusFile, StaticVectors, WordVectors, pause
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ class GloVe(StaticVectors):
     learning_rate: float = Field(0.05, gt=0)
     """Of AdaGrad."""
 
-    def train(self, corpus: Corpus, context: Context) -> WordVectors:
+    def train(self, corpus: CorpusFile, context: Context) -> WordVectors:
         """Count neighbours, then fit the vectors to the logarithms."""
         counts = cooccurrences(corpus, self.window, context)
         vectors, loss = fit(counts, self, context)
@@ -60,7 +60,7 @@ class GloVe(StaticVectors):
         return WordVectors(list(corpus.counts), vectors, facts)
 
 
-def cooccurrences(corpus: Corpus, window: int, context: Context) -> Any:
+def cooccurrences(corpus: CorpusFile, window: int, context: Context) -> Any:
     """How often each pair of known words stands within the window, weighed 1/d; scipy CSR (words, words), symmetric.
 
     Unknown words are passed over, so that those around them become neighbours, as in the authors' program.
@@ -87,7 +87,7 @@ def cooccurrences(corpus: Corpus, window: int, context: Context) -> Any:
     return both
 
 
-def _chunks(corpus: Corpus) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+def _chunks(corpus: CorpusFile) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
     """(ids of known words, the line that each stands in) of some whole lines at a time."""
     import numpy as np
 

@@ -69,14 +69,14 @@ def fitted(features: TextFeatures, labels: Sequence[Any] | NDArray[Any], outputs
         raise DataError("the training rows are all of one class, which tells nothing apart; raise max_train_samples")
     if len(features.first) > 1:
         return LayerMixture.fit(features, targets, outputs, C)
-    return Linear.fit(features, targets, outputs, C)
+    return LinearModel.fit(features, targets, outputs, C)
 
 
 # ---- one layer -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Linear:
+class LinearModel:
     """Weights (outputs, columns) and biases (outputs,) on scaled columns."""
 
     mean: Floats
@@ -86,7 +86,7 @@ class Linear:
     converged: bool = True
 
     @classmethod
-    def fit(cls, features: TextFeatures, targets: NDArray[Any], outputs: int, C: float) -> Linear:
+    def fit(cls, features: TextFeatures, targets: NDArray[Any], outputs: int, C: float) -> LinearModel:
         """By scikit-learn."""
         import warnings
 
@@ -112,8 +112,8 @@ class Linear:
         return cls(mean, scale, weight, bias, bool((model.n_iter_ < ITERATIONS).all()))
 
     def logits(self, features: TextFeatures) -> Floats:
-        said = ((_columns(features) - self.mean) / self.scale) @ self.weight.T + self.bias
-        return np.asarray(said, dtype=np.float32)
+        logits = ((_columns(features) - self.mean) / self.scale) @ self.weight.T + self.bias
+        return np.asarray(logits, dtype=np.float32)
 
     def tensors(self) -> dict[str, Tensor]:
         named = {"mean": self.mean, "scale": self.scale, "weight": self.weight, "bias": self.bias}
@@ -179,11 +179,11 @@ class LayerMixture:
 
         def objective() -> Tensor:
             optimizer.zero_grad()
-            said = self._say(sides)
+            predicted = self._say(sides)
             if outputs == 1:
-                loss = 0.5 * ((said[:, 0] - wanted) ** 2).sum()
+                loss = 0.5 * ((predicted[:, 0] - wanted) ** 2).sum()
             else:
-                loss = functional.cross_entropy(said, wanted, reduction="sum")
+                loss = functional.cross_entropy(predicted, wanted, reduction="sum")
             own = self.weights
             penalty = 0.5 * (own["weight"].square().sum() + own["s"].square().sum() + (own["gamma"] - 1).square())
             total = (C * loss + penalty) / (C * len(wanted))  # a mean, so that tolerances mean the same for any C
@@ -205,8 +205,8 @@ class LayerMixture:
 
     def logits(self, features: TextFeatures) -> Floats:
         with torch.no_grad():
-            said: Floats = self._say(self._scaled(features)).numpy()
-        return said
+            logits: Floats = self._say(self._scaled(features)).numpy()
+        return logits
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "scale": self.scale, **self.weights}
@@ -221,7 +221,7 @@ class LayerMixture:
 
 
 @dataclass
-class Choice:
+class ChosenRegularization:
     """The strength that was chosen, and what each of those tried scored on the rows set aside."""
 
     C: float
@@ -242,13 +242,13 @@ def chosen(
     split: tuple[NDArray[np.int64], NDArray[np.int64]],
     score: Callable[[Any, Any], float],
     beat: Callable[[], None],
-) -> Choice:
+) -> ChosenRegularization:
     """The strength whose classifier, fitted on the first rows of `split`, scores best on the others.
 
     Of equal scores the smallest strength is taken. `beat` is called before each. Raises DataError.
     """
     if len(strengths) == 1:
-        return Choice(strengths[0], {})
+        return ChosenRegularization(strengths[0], {})
     learnt, aside = split
     every = np.asarray(labels)
     tried: dict[float, float] = {}
@@ -258,4 +258,4 @@ def chosen(
         value = score(probe.logits(features.select(aside)), every[aside])
         tried[C] = value if np.isfinite(value) else -np.inf
     best = max(tried, key=lambda C: (tried[C], -C))
-    return Choice(best, {C: value for C, value in tried.items() if np.isfinite(value)})
+    return ChosenRegularization(best, {C: value for C, value in tried.items() if np.isfinite(value)})

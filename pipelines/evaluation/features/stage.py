@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipelines.core.costs import Planning
     from pipelines.core.interfaces import Context, Rows, Task
     from pipelines.evaluation.features.base import Extractor
-    from pipelines.evaluation.features.linear_probe import Choice, Probe, TextFeatures
+    from pipelines.evaluation.features.linear_probe import ChosenRegularization, Probe, TextFeatures
 
 KINDS = ("classification", "regression")
 """Kinds of tasks whose answers are one class or one number for a text, or for a pair."""
@@ -206,7 +206,9 @@ class FeatureProbe(Stage):
         }
         return Reading(context, context.recipe.model_of(self), self.max_length, running)
 
-    def _fitted(self, context: Context, task: Task, train: TextFeatures, rows: Rows) -> tuple[Probe, Choice]:
+    def _fitted(
+        self, context: Context, task: Task, train: TextFeatures, rows: Rows
+    ) -> tuple[Probe, ChosenRegularization]:
         """The classifier with the chosen strength, learnt on all training rows. Raises DataError."""
         from pipelines.core.errors import DataError
         from pipelines.evaluation.features import linear_probe
@@ -247,7 +249,7 @@ class FeatureProbe(Stage):
         extractor: Extractor,
         probe: Probe,
         rows: _AllRows,
-        chosen: Choice,
+        chosen: ChosenRegularization,
     ) -> Predictions:
         from pipelines.tasks.predictions import ClassPredictions
 

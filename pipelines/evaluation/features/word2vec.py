@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from pipelines.evaluation.features.word_vectors import Corpus, StaticVectors, WordVectors, pause
+from pipelines.evaluation.features.word_vectors import CorpusFile, StaticVectors, WordVectors, pause
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
@@ -48,7 +48,7 @@ class Word2Vec(StaticVectors):
             return "need the package gensim to be trained; install it: pip install 'finery[features]'"
         return None
 
-    def train(self, corpus: Corpus, context: Context) -> WordVectors:
+    def train(self, corpus: CorpusFile, context: Context) -> WordVectors:
         """Skip-gram or CBOW with negative samples."""
         from gensim.models import Word2Vec as Trainer
         from gensim.models.callbacks import CallbackAny2Vec

@@ -105,7 +105,7 @@ class StaticVectors(Features):
                 yield text
             before = text
 
-    def train(self, corpus: Corpus, context: Context) -> WordVectors:
+    def train(self, corpus: CorpusFile, context: Context) -> WordVectors:
         """The vectors of the words of a corpus."""
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ def _hash_of(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusFile:
     """Text as a file of words, a sequence a line, and the words that are learnt."""
 
     path: Path
@@ -160,7 +160,7 @@ class Corpus:
                 yield line.split()
 
 
-def written(path: Path, block: StaticVectors, context: Context) -> Corpus:
+def written(path: Path, block: StaticVectors, context: Context) -> CorpusFile:
     """Cut the text of a block into words, once. Raises DataError where too few are left to learn from, Stopped."""
     counts: Counter[str] = Counter()
     context.events.emit("progress", what="cutting text into words")
@@ -181,7 +181,7 @@ def written(path: Path, block: StaticVectors, context: Context) -> Corpus:
             f"the text holds {len(kept)} words that stand in it {block.min_count} times or more, too few to learn "
             "vectors; give more text or a smaller features.min_count"
         )
-    return Corpus(path, kept, counts.total())
+    return CorpusFile(path, kept, counts.total())
 
 
 def pause(context: Context) -> None:

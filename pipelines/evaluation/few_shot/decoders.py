@@ -30,7 +30,7 @@ from pipelines.evaluation.few_shot.likelihood import (
     spaced,
 )
 from pipelines.models.generate import filled_on_the_left
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +126,7 @@ class DecoderReader(LikelihoodReader):
         ways = list(dict.fromkeys(way for (way, _), right in self.judged.items() if right))
         return {"ways": ways or ["whole"]} | ({"prefix_lm": True} if self.prefix else {})
 
-    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
+    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[InferenceOptions]) -> list[Likelihood]:
         fitting = [self._within(each) for each in requests]
         families = _families(_grouped(fitting))
         self._kept = None

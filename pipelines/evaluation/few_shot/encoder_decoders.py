@@ -19,7 +19,7 @@ from pipelines.evaluation.few_shot.likelihood import (
     read_off,
     spaced,
 )
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class EncoderDecoderReader(LikelihoodReader):
     def excess(self, encoded: Encoded) -> int:
         return 0 if self.limit is None else max(0, len(encoded.context) - self.limit)
 
-    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
+    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[InferenceOptions]) -> list[Likelihood]:
         fitting = [each.cut(self.excess(each)) for each in requests]
         groups: dict[tuple[int, ...], dict[tuple[int, ...], None]] = {}
         for each in fitting:

@@ -25,7 +25,7 @@ from pipelines.evaluation.few_shot.likelihood import (
     read_off,
     spaced,
 )
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ class MaskReader(LikelihoodReader):
             self.refuse_too_long(encoded)
         return Encoded((*self._before, *encoded.context[prefix_length + excess :]), encoded.answer, encoded.rest)
 
-    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
+    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[InferenceOptions]) -> list[Likelihood]:
         fitting = [self._within(each) for each in requests]
         hidden: dict[tuple[tuple[int, ...], int], dict[int, Likelihood]] = {}
         for each in fitting:

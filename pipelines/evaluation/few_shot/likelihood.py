@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
-from pipelines.models.predict import Running
+from pipelines.models.predict import InferenceOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ class LikelihoodReader(ABC):
         """Tokens by which the context is too long; 0 where all is read."""
 
     @abstractmethod
-    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[Running]) -> list[Likelihood]:
+    def likelihoods(self, requests: Sequence[Encoded], **running: Unpack[InferenceOptions]) -> list[Likelihood]:
         """Of each request, in their order, on every process; those that are too long lose the beginning of their
         context."""
 

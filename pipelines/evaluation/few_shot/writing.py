@@ -14,7 +14,7 @@ from pipelines.core.errors import ModelError
 from pipelines.evaluation.few_shot.encoder_decoders import filled
 from pipelines.evaluation.few_shot.likelihood import LikelihoodReader
 from pipelines.models.generate import decoder, filled_on_the_left, how
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def write(
     stops: Sequence[str],
     generation: Generation,
     sampling: Mapping[str, Any] | None = None,
-    **running: Unpack[Running],
+    **running: Unpack[InferenceOptions],
 ) -> NDArray[np.object_]:
     """The texts (prompts,) behind the prompts' tokens, up to what ends them, which is left out.
 

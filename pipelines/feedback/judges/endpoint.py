@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.interfaces import Context
     from pipelines.core.signals import StopSignal
-    from pipelines.feedback.judges.endpoint_client import ChatAnswer, Client
+    from pipelines.feedback.judges.endpoint_client import ChatCompletion, Client
 
 PUBLIC_ONLY = "FINERY_PUBLIC_ENDPOINTS_ONLY"
 """Set to 1 by whoever runs recipes of others: endpoints in private networks are then refused."""
@@ -233,7 +233,7 @@ class EndpointJudge(Judge):
         bodies = [self._body(list(messages), length, draw) for messages in conversations]
         return [answer.text.strip() for answer in self._answers(bodies)]
 
-    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[ChatAnswer]:
+    def _ask(self, texts: Sequence[str], draw: int, top: int) -> list[ChatCompletion]:
         length = THOUGHT_TOKENS if self.block.thought else LETTER_TOKENS
         bodies = [self._body([{"role": "user", "content": text}], length, draw) for text in texts]
         if top:
@@ -252,14 +252,14 @@ class EndpointJudge(Judge):
             body["seed"] = self.block.seed + draw
         return body | ({"draw": draw} if draw else {})
 
-    def _answers(self, bodies: Sequence[Mapping[str, object]]) -> list[ChatAnswer]:
+    def _answers(self, bodies: Sequence[Mapping[str, object]]) -> list[ChatCompletion]:
         """The answers, counted. Raises Stopped where the rest can be asked later."""
-        from pipelines.feedback.judges.endpoint_client import Gone, StopAsked
+        from pipelines.feedback.judges.endpoint_client import EndpointUnreachable, StopAsked
 
         try:
             with self.stop.deferred():
                 answers = self.client.ask(bodies)
-        except Gone as error:
+        except EndpointUnreachable as error:
             raise Stopped(
                 f"the judge at {self.block.base_url} does not answer any more ({error}); what it said is "
                 "kept: when it is back, `finery resume` asks only the rest"
@@ -282,7 +282,7 @@ class EndpointJudge(Judge):
         return answers
 
 
-def _probability(answer: ChatAnswer) -> float | None:
+def _probability(answer: ChatCompletion) -> float | None:
     """P(A): from the probabilities of tokens where there are some, else 1 or 0 by the letter; None where nothing
     can be read."""
     if answer.places and (probability := questions.probability_of_a(answer.places, answer.text)) is not None:

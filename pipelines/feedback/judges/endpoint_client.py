@@ -3,7 +3,8 @@
 Requests go by httpx on the checked connections of `core.egress`, or through the server's own proxy. An answer is kept
 on disk before it is used. A question that fails in a way that may pass (no connection, a timeout, 408, 429, 5xx) is
 tried again after a growing pause, or the one that `Retry-After` asks for. When one question has used up its tries the
-server counts as gone: no further question is begun, those under way are heard out, and `Gone` is raised.
+server counts as gone: no further question is begun, those under way are heard out, and `EndpointUnreachable` is
+raised.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ SHORTENED = 300
 """Letters of a server's own words in a message."""
 
 
-class Gone(Exception):
+class EndpointUnreachable(Exception):
     """The server does not answer any more; what it said before is kept."""
 
 
@@ -135,7 +136,7 @@ class StopAsked(Exception):
 
 
 @dataclass(frozen=True)
-class ChatAnswer:
+class ChatCompletion:
     """What came back."""
 
     text: str
@@ -175,10 +176,10 @@ class Client:
     refused: set[str] = field(default_factory=set)
     """Keys of a request that this server does not take."""
 
-    def ask(self, questions: Sequence[Mapping[str, object]]) -> list[ChatAnswer]:
+    def ask(self, questions: Sequence[Mapping[str, object]]) -> list[ChatCompletion]:
         """The answers to request bodies, in their order; equal ones are asked once.
 
-        Raises Gone, StopAsked, StageError.
+        Raises EndpointUnreachable, StopAsked, StageError.
         """
         names = [key_of({"base_url": self.base_url, **question}) for question in questions]
         waiting: dict[str, Mapping[str, object]] = {}
@@ -189,7 +190,7 @@ class Client:
         if waiting:
             with ThreadPoolExecutor(1) as beside:  # where a loop runs already, as in a notebook, there is no other
                 beside.submit(asyncio.run, self._ask_all(waiting)).result()
-        return [ChatAnswer(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
+        return [ChatCompletion(**self.cache.get(name)) for name in names]  # type: ignore[arg-type]
 
     async def _ask_all(self, waiting: Mapping[str, Mapping[str, object]]) -> None:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -235,11 +236,13 @@ class Client:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
         if failures:
-            raise next((each for each in failures if not isinstance(each, Gone | StopAsked)), failures[0])
+            raise next(
+                (each for each in failures if not isinstance(each, EndpointUnreachable | StopAsked)), failures[0]
+            )
 
     async def _patiently(
         self, client: httpx.AsyncClient, name: str, question: Mapping[str, object], over: asyncio.Event
-    ) -> ChatAnswer:
+    ) -> ChatCompletion:
         """The answer to one question, after as many tries as it takes and is allowed."""
         problem = ""
         for attempt in range(self.retries + 1):
@@ -265,7 +268,7 @@ class Client:
                 await asyncio.wait_for(over.wait(), pause)  # another question's end is this one's too
             if over.is_set():
                 break
-        raise Gone(problem)
+        raise EndpointUnreachable(problem)
 
     async def _send(self, client: httpx.AsyncClient, name: str, question: Mapping[str, object]) -> httpx.Response:
         """One try. What the server says it does not know is left out, then and later."""
@@ -330,7 +333,7 @@ def unknown_key(refusal: str, body: Mapping[str, object]) -> str | None:
     )
 
 
-def _read(response: httpx.Response) -> ChatAnswer:
+def _read(response: httpx.Response) -> ChatCompletion:
     """The answer in a response. Raises StageError where it is no chat completion."""
     try:
         completion = response.json()
@@ -338,7 +341,7 @@ def _read(response: httpx.Response) -> ChatAnswer:
         text = choice["message"].get("content") or ""
         places = (choice.get("logprobs") or {}).get("content") or ()
         usage = completion.get("usage") or {}
-        return ChatAnswer(
+        return ChatCompletion(
             str(text), list(places), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):

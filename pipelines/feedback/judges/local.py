@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
     from pipelines.feedback.judges.label_probabilities import LabelQuery
-    from pipelines.models.generate import Writer
+    from pipelines.models.generate import LanguageModel
 
 LETTERS = ("A", "B")
 NUMBERS = tuple(str(value) for value in range(questions.LOWEST, questions.HIGHEST + 1))
@@ -119,7 +119,7 @@ class LocalJudgeBlock(JudgeBlock):
 class LocalJudge(Judge):
     """The opened model."""
 
-    def __init__(self, block: LocalJudgeBlock, writer: Writer, context: Context) -> None:
+    def __init__(self, block: LocalJudgeBlock, writer: LanguageModel, context: Context) -> None:
         super().__init__()
         self.block, self.writer, self.context = block, writer, context
         tokenizer = writer.tokenizer

@@ -18,7 +18,7 @@ from pipelines.core.events import EventLog
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import EXPORTS
 from pipelines.core.results import BenchmarkScores, read_scores
-from pipelines.publishing.exports.export import Exported, Original, compare, finish, weights_of
+from pipelines.publishing.exports.export import ExportedModel, Original, compare, finish, weights_of
 from pipelines.publishing.requirements import only_of
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def export_beside(
     model = context.open_model(head, stage_id=source, merge=True, trained_head=True).eval()
     original = Original(folder, head, model, context.open_tokenizer(source))
     before = sum(path.stat().st_size for path in weights_of(folder))
-    told: list[JSONObject] = []
+    records: list[JSONObject] = []
     for name in forms:
         context.events.emit("progress", what=f"writing the export {name}")
         form: Any = EXPORTS.load(name)
         out = folder / name
         out.mkdir()
         try:
-            exported: Exported = form.write(original, out)
+            exported: ExportedModel = form.write(original, out)
             agreement = exported.agreement or compare(original, exported, form.name, form.tolerance)
         except ModelError as error:
             raise PublishError(f"nothing was published, because its export {name} failed: {error}") from error
@@ -64,8 +64,8 @@ def export_beside(
             context.events.emit("progress", what=f"scoring the export {name}")
             measured, notes = _scored(context, source, exported.model, scores)
         made = finish(out, context.recipe.name, context.fingerprint, name, before, exported, agreement, measured, notes)
-        told.append({"folder": name, **made})
-    return told
+        records.append({"folder": name, **made})
+    return records
 
 
 def _scored(
@@ -105,7 +105,7 @@ def _measured(
     evaluate: Any = recipe.stage(stage_id)
     stage = only_of(evaluate, recipe, source, benchmarks)
     at = [each.id for each in recipe.stages].index(stage_id)
-    asked = recipe.model_copy(update={"stages": (*recipe.stages[:at], stage)})
+    shortened = recipe.model_copy(update={"stages": (*recipe.stages[:at], stage)})
 
     def open_model(
         head: Head | None,
@@ -127,7 +127,7 @@ def _measured(
                 stage_id=stage_id,
                 folder=out,
                 seed=recipe.seed_of(recipe.stage(stage_id)),
-                recipe=asked,
+                recipe=shortened,
                 events=EventLog(out / "events.jsonl", stage_id),
                 open_model=open_model,
             )

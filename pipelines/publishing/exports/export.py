@@ -58,7 +58,7 @@ class Original:
 
 
 @dataclass
-class Exported:
+class ExportedModel:
     """A written export, opened again."""
 
     model: PreTrainedModel | None
@@ -87,7 +87,7 @@ class Export(Protocol):
     """Largest difference of a logit, as a part of the largest; None for forms that round on purpose."""
 
     @staticmethod
-    def write(original: Original, out: Path) -> Exported:
+    def write(original: Original, out: Path) -> ExportedModel:
         """Write the files into `out` and open them again. Raises ModelError where this form cannot hold the model."""
 
 
@@ -125,7 +125,7 @@ def logits_of(model: PreTrainedModel, original: Original) -> NDArray[np.float32]
     return answers
 
 
-def compare(original: Original, exported: Exported, name: str, tolerance: float | None) -> JSONObject:
+def compare(original: Original, exported: ExportedModel, name: str, tolerance: float | None) -> JSONObject:
     """How far the export's logits are from the original's. Raises ModelError where it is too far for its form."""
     assert exported.model is not None
     before, after = {name: logits_of(original.model, original)}, {name: logits_of(exported.model, original)}
@@ -158,7 +158,7 @@ def finish(
     fingerprint: str,
     form: str,
     bytes_before: int,
-    exported: Exported,
+    exported: ExportedModel,
     agreement: JSONObject,
     scores: Sequence[JSONObject],
     notes: Sequence[str],
@@ -168,7 +168,7 @@ def finish(
     `scores` are `{benchmark, metric, published, exported}`, `notes` say what was not measured.
     """
     files = {path.relative_to(out).as_posix(): path for path in sorted(out.rglob("*")) if path.is_file()}
-    told = {
+    record = {
         "form": form,
         "name": name,
         "of": fingerprint,
@@ -180,9 +180,9 @@ def finish(
         "scores": list(scores),
         "notes": list(notes),
     }
-    write_text(out / "README.md", card(told, exported))
-    write_json(out / RECORD, {**told, "files": {name: sha256_of(path) for name, path in files.items()}})
-    return told
+    write_text(out / "README.md", card(record, exported))
+    write_json(out / RECORD, {**record, "files": {name: sha256_of(path) for name, path in files.items()}})
+    return record
 
 
 def _version(package: str) -> str | None:
@@ -192,10 +192,10 @@ def _version(package: str) -> str | None:
         return None
 
 
-def card(told: Mapping[str, Any], exported: Exported) -> str:
+def card(record: Mapping[str, Any], exported: ExportedModel) -> str:
     """README.md of the export."""
-    agreement = told["agreement"]
-    facts = "\n".join(f"- {key}: {value}" for key, value in told["facts"].items())
+    agreement = record["agreement"]
+    facts = "\n".join(f"- {key}: {value}" for key, value in record["facts"].items())
     words = (
         f"On {agreement['texts']} fixed texts its logits differ from the published model's by at most "
         f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
@@ -203,15 +203,15 @@ def card(told: Mapping[str, Any], exported: Exported) -> str:
     )
     rows = [
         f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
-        for each in told["scores"]
+        for each in record["scores"]
     ]
     table = ["| Benchmark | Metric | Published | This export |", "|---|---|---:|---:|", *rows] if rows else []
-    notes = [f"{note}." for note in told["notes"]]
+    notes = [f"{note}." for note in record["notes"]]
     return CARD.format(
-        name=told["name"],
-        form=told["form"],
-        fingerprint=told["of"],
-        size=f"Its weights take {told['bytes']:,} bytes, the published ones {told['bytes_before']:,}.",
+        name=record["name"],
+        form=record["form"],
+        fingerprint=record["of"],
+        size=f"Its weights take {record['bytes']:,} bytes, the published ones {record['bytes_before']:,}.",
         lines=exported.lines,
         needs=" and ".join(f"`{package}`" for package in exported.needs),
         agreement=words,

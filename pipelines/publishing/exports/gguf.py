@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.errors import ModelError
-from pipelines.publishing.exports.export import Exported, Original, refuse_missing
+from pipelines.publishing.exports.export import ExportedModel, Original, refuse_missing
 from pipelines.publishing.verify import SENTENCES
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Gguf:
     tolerance: ClassVar[float | None] = 1e-3
 
     @staticmethod
-    def write(original: Original, out: Path) -> Exported:
+    def write(original: Original, out: Path) -> ExportedModel:
         """Write the file, open it with llama.cpp, and compare tokens, logits and greedy texts."""
         refuse_missing(Gguf)
         arch = architecture(original)
@@ -95,7 +95,7 @@ class Gguf:
         unscored = "llama.cpp is asked token by token, and no evaluation here does that"
         lines = LINES.format(length=length)
         facts = {"architecture": arch, **facts}
-        return Exported(None, lines, facts, ("llama_cpp_python",), unscored, agreement)
+        return ExportedModel(None, lines, facts, ("llama_cpp_python",), unscored, agreement)
 
 
 def architecture(original: Original) -> str:

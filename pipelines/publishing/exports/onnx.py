@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.core.errors import ModelError
 from pipelines.publishing.clean_room import LOGITS, first_token
-from pipelines.publishing.exports.export import Exported, Original, question, refuse_missing
+from pipelines.publishing.exports.export import ExportedModel, Original, question, refuse_missing
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ class Onnx:
     tolerance: ClassVar[float | None] = 1e-4
 
     @staticmethod
-    def write(original: Original, out: Path) -> Exported:
+    def write(original: Original, out: Path) -> ExportedModel:
         refuse_missing(Onnx)
         import onnxruntime
 
@@ -68,16 +68,16 @@ class Onnx:
             if original.head.kind in SCORED
             else "a graph has not the parts of a model that write texts or measure them"
         )
-        return Exported(_by(session, original, outputs), lines, facts, ("onnxruntime", "transformers"), unscored)
+        return ExportedModel(_by(session, original, outputs), lines, facts, ("onnxruntime", "transformers"), unscored)
 
 
 def example(original: Original) -> dict[str, Tensor]:
     """Inputs of a few texts, as the model takes them."""
     import torch
 
-    asked = question(original)
-    texts, pairs = asked["texts"], asked.get("pairs")
-    words: dict[str, Any] = {"truncation": True, "max_length": asked.get("max_length", 32), "return_tensors": "pt"}
+    samples = question(original)
+    texts, pairs = samples["texts"], samples.get("pairs")
+    words: dict[str, Any] = {"truncation": True, "max_length": samples.get("max_length", 32), "return_tensors": "pt"}
     if original.tokenizer.pad_token is None:
         texts, pairs = texts[:1], None
     else:

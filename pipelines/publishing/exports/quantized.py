@@ -16,7 +16,7 @@ from pipelines.core.errors import ModelError
 from pipelines.models.heads import HEAD_CLASSES, auto_class
 from pipelines.models.quantization import kept_whole
 from pipelines.publishing import foreign_code
-from pipelines.publishing.exports.export import Exported, Original, refuse_missing
+from pipelines.publishing.exports.export import ExportedModel, Original, refuse_missing
 
 BLOCK = 64
 """Weights that share a scale in 4 bits."""
@@ -37,7 +37,7 @@ class Quantized:
     tolerance: ClassVar[float | None] = None
 
     @classmethod
-    def write(cls, original: Original, out: Path) -> Exported:
+    def write(cls, original: Original, out: Path) -> ExportedModel:
         """Write the copy and open it again."""
         refuse_missing(cls)
         import tempfile
@@ -72,7 +72,7 @@ class Quantized:
         trust = ", trust_remote_code=True" if getattr(again.config, "auto_map", None) else ""
         lines = LINES.format(auto_class=HEAD_CLASSES[original.head.kind].auto_class, trust=trust)
         bits = {"quantization": again.config.quantization_config.to_dict().get("quant_method"), **cls.settings}
-        return Exported(
+        return ExportedModel(
             again, lines, {key: str(value) for key, value in bits.items()}, ("transformers", "bitsandbytes")
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipelines.architectures import arithmetic
-from pipelines.architectures.arithmetic import Linear
+from pipelines.architectures.arithmetic import LinearLayer
 from pipelines.core import architecture_fields
 from pipelines.core.costs import ModelSize
 from pipelines.core.interfaces import Head
@@ -56,7 +56,7 @@ class TunedWeights:
 
 
 def lora(
-    layers: Sequence[Linear],
+    layers: Sequence[LinearLayer],
     *,
     r: int,
     target_modules: Sequence[str] | str = "all-linear",
@@ -70,7 +70,7 @@ def lora(
     `other_biases` is how many the model has outside `layers`: those of norms and of the output matrix.
     """
 
-    def named(layer: Linear, names: Sequence[str]) -> bool:
+    def named(layer: LinearLayer, names: Sequence[str]) -> bool:
         return any(layer.name == name or layer.name.endswith(f".{name}") for name in names)
 
     trained_whole = [layer for layer in layers if named(layer, whole)]

@@ -16,7 +16,7 @@ from typing import Any
 from pipelines.architectures.arithmetic import (
     CHUNK,
     WORD_HEADS,
-    Linear,
+    LinearLayer,
     Stack,
     linear_layers,
     norm,
@@ -231,21 +231,21 @@ class _Tracing:
 
     # ---- what learns -------------------------------------------------------------------------------------------------
 
-    def _gradient(self, layer: Linear) -> int:
+    def _gradient(self, layer: LinearLayer) -> int:
         weights = layer.parameters if self.learnt is None else self.learnt.get(layer.name, 0)
         return weights * FLOAT
 
-    def _saves_input(self, layer: Linear) -> bool:
+    def _saves_input(self, layer: LinearLayer) -> bool:
         return self._gradient(layer) > 0
 
     def _norm_gradient(self, width: int) -> int:
         return norm(self.fields, width) * FLOAT if self.learnt is None else 0
 
-    def _copy(self, *layers: Linear) -> int:
+    def _copy(self, *layers: LinearLayer) -> int:
         """The 16-bit copies of matrices, which the backward pass reads."""
         return sum(2 * layer.inputs * layer.outputs for layer in layers) if self.step.mixed else 0
 
-    def _inputs(self, tokens: int, *layers: Linear) -> int:
+    def _inputs(self, tokens: int, *layers: LinearLayer) -> int:
         """What `layers` keep of their common input: itself, or a 16-bit copy each."""
         saving = [layer for layer in layers if self._saves_input(layer)]
         copies = len(saving) if self.step.mixed else min(1, len(saving))

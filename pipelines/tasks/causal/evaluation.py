@@ -24,7 +24,7 @@ from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
 from pipelines.metrics.perplexity import Tally, likelihood
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 from pipelines.tasks.evaluation import (
     EvaluationRequest,
     Predictions,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from pipelines.tasks.base import Task as LabelledTask
+    from pipelines.tasks.base import LabelledTask
 
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
@@ -49,7 +49,7 @@ def likelihoods(
     tokenizer: PreTrainedTokenizerBase,
     dialogues: Sequence[Dialogue],
     max_length: int,
-    **running: Unpack[Running],
+    **running: Unpack[InferenceOptions],
 ) -> Tally:
     """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process.
     fp32."""

@@ -31,7 +31,7 @@ from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
 from pipelines.data.references import DataPath
 from pipelines.data.stage_files import PathOrStage
-from pipelines.tasks.base import Task, inline_places
+from pipelines.tasks.base import LabelledTask, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -108,7 +108,7 @@ class Causal(TaskKind):
             )
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
         return CausalTask(
             name=name,
@@ -153,7 +153,7 @@ class Causal(TaskKind):
             yield ("packing",), why
 
     @classmethod
-    def columns_read(cls, task: Task) -> tuple[str, ...]:
+    def columns_read(cls, task: LabelledTask) -> tuple[str, ...]:
         causal: Any = task
         return (
             causal.format or "told by the columns",
@@ -187,7 +187,7 @@ class Dialogues(Rows):
 
 
 @dataclass(frozen=True)
-class CausalTask(Task):
+class CausalTask(LabelledTask):
     """A task whose rows are dialogues."""
 
     format: str | None = None

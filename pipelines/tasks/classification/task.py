@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, Task, check_columns_differ, class_names, inline_places
+from pipelines.tasks.base import Column, LabelledTask, check_columns_differ, class_names, inline_places
 
 
 class Classification(TaskKind):
@@ -55,9 +55,9 @@ class Classification(TaskKind):
             )
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
-        return Task(
+        return LabelledTask(
             name=name,
             kind=self.kind,
             columns=self.columns,

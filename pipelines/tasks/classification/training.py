@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
-    from pipelines.tasks.base import Task
+    from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
 
 
@@ -31,7 +31,7 @@ class ClassificationTraining(TaskTraining):
     def prepare(
         self,
         subject: Subject,
-        task: Task,
+        task: LabelledTask,
         context: Context,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
@@ -51,7 +51,7 @@ class ClassificationTraining(TaskTraining):
         )
 
 
-def class_weights(subject: Subject, task: Task, labels: Sequence[object]) -> Tensor | None:
+def class_weights(subject: Subject, task: LabelledTask, labels: Sequence[object]) -> Tensor | None:
     """Weights (classes,) by which the loss of each class is multiplied, as a tensor; None where all count the same.
 
     `balanced` is n / (classes · n_class), scikit-learn's formula. Any weights are scaled so that their mean over the

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
 
-    from pipelines.tasks.base import Task as LabelledTask
+    from pipelines.tasks.base import LabelledTask
 
 NO_ANSWER = "(no answer)"
 """What is read for an answer that is none."""

@@ -34,7 +34,7 @@ from pipelines.core.config import Block, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath, DatasetReference
-from pipelines.tasks.base import Column, Task, inline_places
+from pipelines.tasks.base import Column, LabelledTask, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -95,7 +95,7 @@ class QuestionRows(Rows):
 
 
 @dataclass(frozen=True)
-class QuestionTask(Task):
+class QuestionTask(LabelledTask):
     """A task whose answers are spans of a context."""
 
     id_column: str | None = None

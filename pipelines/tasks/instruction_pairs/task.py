@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.interfaces import Head, HeadKind, Rows
-from pipelines.tasks.base import Task
+from pipelines.tasks.base import LabelledTask
 from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class InstructionPairs(Causal):
             )
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
         settings = Causal.model_construct(
             **{**{key: getattr(self, key) for key in type(self).model_fields}, "kind": "causal"}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers.utils import ModelOutput
 
-    from pipelines.tasks.base import Task as LabelledTask
+    from pipelines.tasks.base import LabelledTask
 
 
 @dataclass(frozen=True)

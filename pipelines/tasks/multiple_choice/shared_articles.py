@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.models.generate import filled_on_the_left
-from pipelines.models.predict import Running, answers
+from pipelines.models.predict import InferenceOptions, answers
 from pipelines.tasks.multiple_choice.training import EncodedChoices
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def pays(articles: Sequence[Article]) -> bool:
 
 
 def read_articles(
-    model: PreTrainedModel, articles: Sequence[Article], choices: int, padding: int, **running: Unpack[Running]
+    model: PreTrainedModel, articles: Sequence[Article], choices: int, padding: int, **running: Unpack[InferenceOptions]
 ) -> tuple[list[NDArray[np.float32]], bool]:
     """((choices,) logits of each question in the order of the examples, whether articles were shared).
 
     The first batch is read both ways; where they differ, everything is read the plain way.
     """
     sequences = choices * max(len(each.questions) for each in articles)
-    settings: Running = {**running, "batch_size": max(1, running.get("batch_size", 32) // max(1, sequences))}
+    settings: InferenceOptions = {**running, "batch_size": max(1, running.get("batch_size", 32) // max(1, sequences))}
     tolerance = TOLERANCE[running.get("precision", "no")]
     shares: bool | None = None
 

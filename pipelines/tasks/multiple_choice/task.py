@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pipelines.core.config import ConfigIssues, show
 from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, Task, inline_places, is_missing
+from pipelines.tasks.base import Column, LabelledTask, inline_places, is_missing
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,7 +55,7 @@ class ChoiceRows(Rows):
 
 
 @dataclass(frozen=True)
-class ChoiceTask(Task):
+class ChoiceTask(LabelledTask):
     """A task whose answers are one of several options, as many in every row."""
 
     option_columns: tuple[str, ...] = ()

@@ -52,7 +52,7 @@ GOOD, BAD = ("true", "1", "good", "yes", "desirable", "chosen"), ("false", "0", 
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedAnswers:
     """Two answers to the same prompt; the messages before the last are the same."""
 
     chosen: Dialogue
@@ -98,12 +98,12 @@ def columns_of(name: str, columns: Sequence[str], given: Mapping[str, str]) -> d
     return columns_behind(name, COLUMNS[name], columns, given)
 
 
-def read(name: str, cells: Mapping[str, object]) -> Comparison | LabelledAnswer:
+def read(name: str, cells: Mapping[str, object]) -> ComparedAnswers | LabelledAnswer:
     """One row. `cells` are by the format's own names. Raises Unreadable."""
     return READERS[name](cells)
 
 
-def _explicit(cells: Mapping[str, object]) -> Comparison:
+def _explicit(cells: Mapping[str, object]) -> ComparedAnswers:
     prompt, chosen, rejected = cells.get("prompt"), cells.get("chosen"), cells.get("rejected")
     if isinstance(chosen, list) and isinstance(rejected, list) and _includes_prompt(prompt, chosen, rejected):
         return _implicit(cells)
@@ -118,7 +118,7 @@ def _includes_prompt(prompt: object, chosen: list[object], rejected: list[object
     return isinstance(prompt, str) or (isinstance(prompt, list) and bool(prompt) and chosen[: len(prompt)] == prompt)
 
 
-def _implicit(cells: Mapping[str, object]) -> Comparison:
+def _implicit(cells: Mapping[str, object]) -> ComparedAnswers:
     chosen, rejected = (messages_of(column, cells.get(column)) for column in ("chosen", "rejected"))
     common = sum(1 for _ in _alike(chosen, rejected))
     if common == 0:
@@ -139,7 +139,7 @@ def _alike(chosen: Sequence[object], rejected: Sequence[object]) -> Any:
         yield one
 
 
-def _transcripts(cells: Mapping[str, object]) -> Comparison:
+def _transcripts(cells: Mapping[str, object]) -> ComparedAnswers:
     """Split where the last shared `Assistant:` ends. A chosen and a rejected text may go on with further turns:
     they are part of the answer."""
     chosen, rejected = _text(cells, "chosen"), _text(cells, "rejected")
@@ -169,7 +169,7 @@ def _transcripts(cells: Mapping[str, object]) -> Comparison:
     return _compared(pair[0], pair[1], cells)
 
 
-def _openai(cells: Mapping[str, object]) -> Comparison:
+def _openai(cells: Mapping[str, object]) -> ComparedAnswers:
     cell = cells.get("input")
     prompt = messages_of("input.messages", cell.get("messages") if isinstance(cell, Mapping) else cell)
     chosen, rejected = (
@@ -225,7 +225,7 @@ def _opened(cells: Mapping[str, object], messages: Sequence[Mapping[str, object]
     return list(messages)
 
 
-def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object]) -> Comparison:
+def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object]) -> ComparedAnswers:
     _refuse_empty(chosen, "chosen")
     _refuse_empty(rejected, "rejected")
     if chosen.completion == rejected.completion:
@@ -234,7 +234,7 @@ def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object])
         replace(dialogue, cut=cells.get(f"ended_{side}") is False)
         for side, dialogue in (("chosen", chosen), ("rejected", rejected))
     )
-    return Comparison(chosen, rejected, _margin(cells), _probability(cells))
+    return ComparedAnswers(chosen, rejected, _margin(cells), _probability(cells))
 
 
 def _refuse_empty(dialogue: Dialogue, column: str) -> None:
@@ -280,7 +280,7 @@ def _text(cells: Mapping[str, object], column: str) -> str:
     return value
 
 
-READERS: dict[str, Callable[[Mapping[str, Any]], Comparison | LabelledAnswer]] = {
+READERS: dict[str, Callable[[Mapping[str, Any]], ComparedAnswers | LabelledAnswer]] = {
     "prompt_chosen_rejected": _explicit,
     "chosen_rejected": _implicit,
     "transcripts": _transcripts,
@@ -353,7 +353,7 @@ def read_rows(
     except Unreadable as problem:
         raise DataError(f"{described} {problem}") from None
     row_numbers: list[int] = []
-    examples: list[Comparison | LabelledAnswer] = []
+    examples: list[ComparedAnswers | LabelledAnswer] = []
     skipped: dict[int, str] = {}
     for number, cells in zip(index, _cells(data, wanted), strict=True):
         if limit is not None and len(examples) == limit:
@@ -373,11 +373,11 @@ def read_rows(
         raise DataError(f"{described} has no row that can be read: {told(skipped, len(data))}")
     if name == LABELLED:
         return labelled([each for each in examples if isinstance(each, LabelledAnswer)], row_numbers, skipped)
-    return compared([each for each in examples if isinstance(each, Comparison)], row_numbers, skipped, name)
+    return compared([each for each in examples if isinstance(each, ComparedAnswers)], row_numbers, skipped, name)
 
 
 def compared(
-    comparisons: Sequence[Comparison], index: Sequence[int], skipped: Mapping[int, str], name: str
+    comparisons: Sequence[ComparedAnswers], index: Sequence[int], skipped: Mapping[int, str], name: str
 ) -> PreferenceRows:
     """Comparisons as rows."""
     margins = [each.margin for each in comparisons if each.margin is not None]

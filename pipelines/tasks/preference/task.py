@@ -34,7 +34,7 @@ from pipelines.core.registry import nearest
 from pipelines.data.licences import License
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import DataSource, find
-from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, Task, inline_places
+from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, LabelledTask, inline_places
 from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Preference(TaskKind):
             )
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
         share = self.validation if isinstance(self.validation, float) else None
         file = self.validation if isinstance(self.validation, str) else None
@@ -144,11 +144,11 @@ class Preference(TaskKind):
         )
 
     @classmethod
-    def training_head(cls, subject: object, task: Task) -> Head:
+    def training_head(cls, subject: object, task: LabelledTask) -> Head:
         return Head(cls.head_kind)
 
     @classmethod
-    def columns_read(cls, task: Task) -> tuple[str, ...]:
+    def columns_read(cls, task: LabelledTask) -> tuple[str, ...]:
         return ()
 
     @classmethod
@@ -175,7 +175,7 @@ class Preference(TaskKind):
 
 
 @dataclass(frozen=True)
-class PreferenceTask(Task):
+class PreferenceTask(LabelledTask):
     """A task whose rows are pairs of answers."""
 
     format: str | None = None

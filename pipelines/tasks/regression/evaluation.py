@@ -12,7 +12,7 @@ from pipelines.tasks.scoring import score_decisions
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
-    from pipelines.tasks.base import Task as LabelledTask
+    from pipelines.tasks.base import LabelledTask
 
 
 class RegressionEvaluation(TaskEvaluation):

@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, Task, check_columns_differ, inline_places
+from pipelines.tasks.base import Column, LabelledTask, check_columns_differ, inline_places
 
 
 class Regression(TaskKind):
@@ -46,9 +46,9 @@ class Regression(TaskKind):
         check_columns_differ(self.columns, self.label)
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
-        return Task(
+        return LabelledTask(
             name=name,
             kind=self.kind,
             columns=self.columns,

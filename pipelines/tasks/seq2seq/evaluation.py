@@ -9,7 +9,7 @@ from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvalu
 
 if TYPE_CHECKING:
     from pipelines.core.interfaces import Score, Task
-    from pipelines.tasks.base import Task as LabelledTask
+    from pipelines.tasks.base import LabelledTask
 
 
 class Seq2SeqEvaluation(TaskEvaluation):

@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, Task, inline_places
+from pipelines.tasks.base import Column, LabelledTask, inline_places
 
 
 class Seq2Seq(TaskKind):
@@ -52,9 +52,9 @@ class Seq2Seq(TaskKind):
             )
         return self
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> LabelledTask:
         """The task under that name."""
-        return Task(
+        return LabelledTask(
             name=name,
             kind=self.kind,
             columns=(self.source,),
@@ -103,12 +103,12 @@ class Seq2Seq(TaskKind):
                 yield (key,), f"is {given}, but the model has max_position_embeddings {positions}"
 
     @classmethod
-    def training_head(cls, subject: Subject, task: Task) -> Head:
+    def training_head(cls, subject: Subject, task: LabelledTask) -> Head:
         head: Head = objective_of(subject).head
         return head
 
     @classmethod
-    def columns_read(cls, task: Task) -> tuple[str, ...]:
+    def columns_read(cls, task: LabelledTask) -> tuple[str, ...]:
         return (*task.columns, task.label)  # a tokenizer that learnt from others is another one
 
 

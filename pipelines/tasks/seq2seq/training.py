@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
-    from pipelines.tasks.base import Task
+    from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
 
 
@@ -27,7 +27,7 @@ class Seq2SeqTraining(TaskTraining):
     def prepare(
         self,
         subject: Subject,
-        task: Task,
+        task: LabelledTask,
         context: Context,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,

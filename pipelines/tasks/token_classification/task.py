@@ -31,7 +31,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
-from pipelines.tasks.base import Column, Task, class_name, class_names, inline_places, natural_order
+from pipelines.tasks.base import Column, LabelledTask, class_name, class_names, inline_places, natural_order
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -50,7 +50,7 @@ class WordRows(Rows):
 
 
 @dataclass(frozen=True)
-class TokenTask(Task):
+class TokenTask(LabelledTask):
     """A task whose rows are lists of words and of tags."""
 
     scheme: Literal["iob2", "plain"] = "iob2"

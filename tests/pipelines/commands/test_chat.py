@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.commands.chat import ChatRequest, Pieces, Speaker, chat
+from pipelines.commands.chat import ChatRequest, Speaker, TextStreamer, chat
 from pipelines.core.errors import CommandError
 from tests import writers
 
@@ -117,7 +117,7 @@ def test_letters_of_several_tokens_and_unfinished_words_wait():
 
     said: list[str] = []
     writer: Any = type("Writer", (), {"tokenizer": Bytes()})
-    pieces = Pieces(writer, said.append)
+    pieces = TextStreamer(writer, said.append)
     pieces.put(torch.tensor([[1, 2, 3]]))  # what it was given
     for byte in "a café au".encode():
         pieces.put(torch.tensor([byte]))

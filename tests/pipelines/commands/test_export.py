@@ -17,7 +17,7 @@ from pipelines.core.errors import CommandError, PublishError, RecipeError
 from pipelines.core.load import loads
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing.destinations.destination import sha256_of
-from pipelines.publishing.exports.export import RECORD, Exported
+from pipelines.publishing.exports.export import RECORD, ExportedModel
 from pipelines.publishing.integrity import problems
 from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
@@ -44,7 +44,7 @@ class Same:
     change = 0.0
 
     @classmethod
-    def write(cls, original: Any, out: Path) -> Exported:
+    def write(cls, original: Any, out: Path) -> ExportedModel:
         original.model.save_pretrained(out)
         model = type(original.model).from_pretrained(out, attn_implementation="eager").eval()
         forward = model.forward
@@ -55,7 +55,7 @@ class Same:
             return answers
 
         model.forward = MethodType(changed, model)
-        return Exported(model, "lines", {"bits": 32}, ("transformers",))
+        return ExportedModel(model, "lines", {"bits": 32}, ("transformers",))
 
 
 @pytest.fixture

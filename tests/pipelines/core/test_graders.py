@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.core.config import ConfigIssues
-from pipelines.core.graders import Answer, Usage, grading, label_in, number_in, read_grader, sample_of
+from pipelines.core.graders import GraderAnswer, Usage, grading, label_in, number_in, read_grader, sample_of
 
 CHECK = {
     "type": "string_check", "name": "right", "input": "{{ sample.output_text }}", "reference": "{{item.answer}}",
@@ -62,20 +62,20 @@ def test_an_answer_in_json_is_read_by_its_paths_and_one_that_is_none_is_a_fault(
 
 
 def test_a_judges_number_is_held_within_its_range_and_the_question_says_what_is_wanted():
-    made, (question,) = grade(SCORE, "yes <|im_end|>", answers=[Answer(text="I say 7/10", prompt_tokens=9)])
+    made, (question,) = grade(SCORE, "yes <|im_end|>", answers=[GraderAnswer(text="I say 7/10", prompt_tokens=9)])
     assert (made.score, made.usage) == (7, {"J": Usage(1, 9, 0)})
     assert question.messages[0] == {"role": "system", "content": "You judge."}
     assert question.messages[1]["content"].startswith("Rate: yes < |im_end|>\n\nAnswer with one number from 0 to 10")
     assert (question.temperature, question.max_tokens) == (0, 64)
-    assert grade(SCORE, "yes", answers=[Answer(text="99")])[0].score == 10
-    mute = grade(SCORE | {"range": [2, 5]}, "yes", answers=[Answer(text="very good")])[0]
+    assert grade(SCORE, "yes", answers=[GraderAnswer(text="99")])[0].score == 10
+    mute = grade(SCORE | {"range": [2, 5]}, "yes", answers=[GraderAnswer(text="very good")])[0]
     assert (mute.score, list(mute.faults)) == (2, ["model_grader_parse_error"])
-    gone = grade(SCORE, "yes", answers=[Answer(failure="it is gone")])[0]
+    gone = grade(SCORE, "yes", answers=[GraderAnswer(failure="it is gone")])[0]
     assert gone.faults == {"model_grader_server_error": "it is gone"}
 
 
 def test_a_label_passes_where_it_is_among_those_that_pass():
-    assert [grade(LABEL, "x", answers=[Answer(text=said)])[0].score for said in ("Kind.", "rude", "kind or rude")] == [
+    assert [grade(LABEL, "x", answers=[GraderAnswer(text=said)])[0].score for said in ("Kind.", "rude", "kind or rude")] == [
         1, 0, 0,
     ]  # fmt: skip
 
@@ -86,19 +86,19 @@ def test_graders_are_joined_by_their_formula_and_keep_their_parts():
         "type": "multi", "name": "all", "graders": {"exact": CHECK, "near": NEAR, "judged": inner},
         "calculate_output": "max(exact, near) + judged ^ 2",
     }  # fmt: skip
-    made, asked = grade(both, "a red cat", {"answer": "a cat"}, [Answer(text="5", completion_tokens=4)])
+    made, asked = grade(both, "a red cat", {"answer": "a cat"}, [GraderAnswer(text="5", completion_tokens=4)])
     assert made.score == pytest.approx(0.8 + 0.25)
     assert {name: part.score for name, part in made.parts.items()} == pytest.approx(
         {"exact": 0, "near": 0.8, "judged": 0.5}
     )
     assert (len(asked), made.usage) == (1, {"J": Usage(1, 0, 4)})
-    zero = grade(both | {"calculate_output": "near / exact"}, "x", {"answer": "y"}, [Answer(text="5")])[0]
+    zero = grade(both | {"calculate_output": "near / exact"}, "x", {"answer": "y"}, [GraderAnswer(text="5")])[0]
     assert (zero.score, list(zero.faults)) == (0, ["formula_parse_error"])
 
 
 def test_vectors_are_asked_for_where_texts_are_compared_by_their_cosine():
     made, (question,) = grade(
-        NEAR | {"evaluation_metric": "cosine", "model": "E"}, "a", {"answer": "b"}, [Answer(cosine=0.9)]
+        NEAR | {"evaluation_metric": "cosine", "model": "E"}, "a", {"answer": "b"}, [GraderAnswer(cosine=0.9)]
     )
     assert (made.score, question.texts, question.model) == (0.9, ("a", "b"), "E")
 

@@ -168,7 +168,7 @@ def test_a_stop_reaches_the_ranks_and_not_their_agent(agent: Callable[[str], dic
     )
     stop = StopSignal()
 
-    class Asked(StopSignal):
+    class StopAsked(StopSignal):
         @property  # type: ignore[override]
         def requested(self) -> bool:
             return (tmp_path / "ready").exists()
@@ -178,7 +178,7 @@ def test_a_stop_reaches_the_ranks_and_not_their_agent(agent: Callable[[str], dic
 
     assert stop.requested is False
     with pytest.raises(Stopped, match="stage 'mrpc' was stopped"):
-        distributed.run_ranks(2, tmp_path, "mrpc", tmp_path, Asked())
+        distributed.run_ranks(2, tmp_path, "mrpc", tmp_path, StopAsked())
     assert (tmp_path / "rank-ended-with").read_text() == "7"
 
 

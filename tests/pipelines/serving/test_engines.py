@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from pipelines.models.sampling import ends_of
 from pipelines.serving import engines
 from pipelines.serving.engines import BatchedEngine, Engine, open_engine
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 from tests import writers
 
 PROMPTS = ("the cat saw", "a good book saw the cat a", "the")
@@ -23,7 +23,9 @@ PROMPTS = ("the cat saw", "a good book saw the cat a", "the")
 class Written(WrittenSequence):
     """A text that can be waited for."""
 
-    def __init__(self, ids: list[int], choice: Choice, limit: int, ends: list[int], apart: bool = False) -> None:
+    def __init__(
+        self, ids: list[int], choice: SamplingSettings, limit: int, ends: list[int], apart: bool = False
+    ) -> None:
         self.done = threading.Event()
         self.text = ""
         super().__init__(writers.tokenizer(), ids, choice, limit, ends, self._note, apart=apart)
@@ -78,7 +80,9 @@ def test_texts_that_are_written_together_are_those_that_generate_writes_alone(
     tokenizer = writers.tokenizer()
     ends = ends_of(model, tokenizer)
     texts = [
-        Written(tokenizer(each, add_special_tokens=kind == "t5")["input_ids"], Choice(temperature=0), limit, ends)
+        Written(
+            tokenizer(each, add_special_tokens=kind == "t5")["input_ids"], SamplingSettings(temperature=0), limit, ends
+        )
         for each, limit in zip(PROMPTS, (9, 4, 12), strict=True)
     ]
     for each in texts:
@@ -95,7 +99,7 @@ def test_a_seed_gives_the_same_text_whatever_is_written_beside_it(case: tuple[st
     ends = ends_of(model, writers.tokenizer())
 
     def drawn(seed: int) -> Written:
-        return Written(list(ids), Choice(seed=seed, temperature=1.5), 10, ends, apart=kind == "t5")
+        return Written(list(ids), SamplingSettings(seed=seed, temperature=1.5), 10, ends, apart=kind == "t5")
 
     alone = drawn(3)
     engine.submit(alone)
@@ -113,8 +117,8 @@ def test_a_text_joins_while_another_is_written() -> None:
     _, engine, why = opened("gpt2")
     assert not why
     order: list[str] = []
-    first = Written([5], Choice(temperature=0), 35, [])
-    second = Written([6], Choice(temperature=0), 2, [])
+    first = Written([5], SamplingSettings(temperature=0), 35, [])
+    second = Written([6], SamplingSettings(temperature=0), 2, [])
     begun = threading.Event()
     choose = first.choose
 
@@ -137,7 +141,7 @@ def test_a_text_joins_while_another_is_written() -> None:
 def test_a_text_that_fails_ends_alone(case: tuple[str, Any, Engine]) -> None:
     kind, model, engine = case
     ends = ends_of(model, writers.tokenizer())
-    good, bad = (Written([5, 6], Choice(temperature=0), 5, ends, apart=kind == "t5") for _ in range(2))
+    good, bad = (Written([5, 6], SamplingSettings(temperature=0), 5, ends, apart=kind == "t5") for _ in range(2))
 
     def fail(logits: Any) -> int:
         raise RuntimeError("no")
@@ -167,7 +171,7 @@ def test_a_model_that_ends_its_texts_at_once_is_written_for_in_pages_too() -> No
     broken: list[str] = []
     engine, why = open_engine(model, writers.tokenizer(), 40, broken.append)
     assert (engine.name, why) == ("continuous", "")
-    text = Written([5], Choice(temperature=0), 9, ends_of(model, writers.tokenizer()))
+    text = Written([5], SamplingSettings(temperature=0), 9, ends_of(model, writers.tokenizer()))
     engine.submit(text)
     assert text.done.wait(60)
     assert (text.tokens, text.reason) == ([writers.tokenizer().eos_token_id], "stop")
@@ -191,7 +195,7 @@ def test_a_model_that_pages_do_not_fit_is_written_for_by_generate(position: str)
     engine, why = open_engine(model, writers.tokenizer(), 64, lambda why: None)
     assert engine.name == "batched"
     assert why
-    text = Written([5, 6, 7], Choice(temperature=0), 20, [])
+    text = Written([5, 6, 7], SamplingSettings(temperature=0), 20, [])
     engine.submit(text)
     assert text.done.wait(60)
     settings = GenerationConfig(do_sample=False, max_new_tokens=20, pad_token_id=0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 from tests import writers
 
 WORDS = "the cat saw a good book"
@@ -20,7 +20,9 @@ class Characters:
         return bytes(each for each in ids if each != 0 or not skip_special_tokens).decode("utf-8", "replace")
 
 
-def written(text: bytes, choice: Choice, limit: int = 100, end: bool = True) -> tuple[list[dict[str, Any]], list[str]]:
+def written(
+    text: bytes, choice: SamplingSettings, limit: int = 100, end: bool = True
+) -> tuple[list[dict[str, Any]], list[str]]:
     """What is told, and the pieces of text, when a model is certain of these bytes and then of the end."""
     told: list[dict[str, Any]] = []
     sequence = WrittenSequence(Characters(), b"> ", choice, limit, [0], told.append)  # type: ignore[arg-type]
@@ -31,34 +33,34 @@ def written(text: bytes, choice: Choice, limit: int = 100, end: bool = True) -> 
 
 
 def test_text_is_told_byte_by_byte_and_the_end_token_is_none_of_it() -> None:
-    told, pieces = written(b"hello", Choice(temperature=0))
+    told, pieces = written(b"hello", SamplingSettings(temperature=0))
     assert pieces == list("hello")
     assert told[-1] == {"reason": "stop", "written": 6}
 
 
 def test_half_of_a_character_waits_for_its_other_half() -> None:
-    assert written("aéb€".encode(), Choice(temperature=0))[1] == ["a", "é", "b", "€"]
+    assert written("aéb€".encode(), SamplingSettings(temperature=0))[1] == ["a", "é", "b", "€"]
 
 
 def test_a_limit_ends_a_text_by_its_length() -> None:
-    told, pieces = written(b"hello", Choice(temperature=0), limit=3)
+    told, pieces = written(b"hello", SamplingSettings(temperature=0), limit=3)
     assert (pieces, told[-1]) == (["h", "e", "l"], {"reason": "length", "written": 3})
 
 
 @pytest.mark.parametrize("stop", [("lo",), ("zz", "lo"), ("l",), ("hello",), ("o", "lo")])
 def test_a_stop_string_is_no_part_of_the_text_nor_is_its_beginning_told(stop: tuple[str, ...]) -> None:
-    told, pieces = written(b"say hello to all", Choice(temperature=0, stop=stop))
+    told, pieces = written(b"say hello to all", SamplingSettings(temperature=0, stop=stop))
     text = "say hello to all"
     assert "".join(pieces) == text[: min(text.find(each) for each in stop if each in text)]
     assert told[-1]["reason"] == "stop"
 
 
 def test_what_only_looks_like_a_stop_string_is_told_in_the_end() -> None:
-    assert "".join(written(b"hel hell", Choice(temperature=0, stop=("hello",)))[1]) == "hel hell"
+    assert "".join(written(b"hel hell", SamplingSettings(temperature=0, stop=("hello",)))[1]) == "hel hell"
 
 
 def test_every_token_has_its_log_probability_and_the_likeliest_beside_it() -> None:
-    told, pieces = written(b"hi", Choice(temperature=0, logprobs=2))
+    told, pieces = written(b"hi", SamplingSettings(temperature=0, logprobs=2))
     tokens = [token for each in told for token in each.get("tokens", ())]
     assert [token["token"] for token in tokens] == ["h", "i"]
     assert "".join(pieces) == "hi"
@@ -68,7 +70,7 @@ def test_every_token_has_its_log_probability_and_the_likeliest_beside_it() -> No
 
 def test_a_seed_fixes_what_is_drawn_and_a_draw_changes_it() -> None:
     def drawn(seed: int, draw: int) -> list[int]:
-        choice = Choice(seed=seed)
+        choice = SamplingSettings(seed=seed)
         sequence = WrittenSequence(writers.tokenizer(), [1], choice, 12, (), lambda told: None, draw)
         for _ in range(12):
             sequence.choose(torch.zeros(200))
@@ -81,7 +83,7 @@ def test_a_seed_fixes_what_is_drawn_and_a_draw_changes_it() -> None:
 def test_top_p_and_biases_leave_what_they_say() -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
 
-    def chosen(choice: Choice) -> set[int]:
+    def chosen(choice: SamplingSettings) -> set[int]:
         found = set()
         for draw in range(40):
             sequence = WrittenSequence(writers.tokenizer(), [1], choice, 1, (), lambda told: None, draw)
@@ -89,15 +91,15 @@ def test_top_p_and_biases_leave_what_they_say() -> None:
             found.add(sequence.tokens[0])
         return found
 
-    assert chosen(Choice(seed=1)) == {0, 1, 2}
-    assert chosen(Choice(seed=1, top_p=0.7)) == {0, 1}
-    assert chosen(Choice(temperature=0, logit_bias={2: 50.0})) == {2}
-    assert chosen(Choice(seed=1, logit_bias={0: -100.0})) == {1, 2}
+    assert chosen(SamplingSettings(seed=1)) == {0, 1, 2}
+    assert chosen(SamplingSettings(seed=1, top_p=0.7)) == {0, 1}
+    assert chosen(SamplingSettings(temperature=0, logit_bias={2: 50.0})) == {2}
+    assert chosen(SamplingSettings(seed=1, logit_bias={0: -100.0})) == {1, 2}
 
 
 def test_a_frequency_penalty_keeps_a_token_from_coming_back() -> None:
     sequence = WrittenSequence(
-        writers.tokenizer(), [1], Choice(temperature=0, frequency_penalty=1.0), 3, (), lambda told: None
+        writers.tokenizer(), [1], SamplingSettings(temperature=0, frequency_penalty=1.0), 3, (), lambda told: None
     )
     for _ in range(3):
         sequence.choose(torch.tensor([1.0, 0.6, 0.3]))
@@ -106,7 +108,7 @@ def test_a_frequency_penalty_keeps_a_token_from_coming_back() -> None:
 
 def test_a_cancelled_text_ends_before_its_next_token() -> None:
     told: list[dict[str, Any]] = []
-    sequence = WrittenSequence(writers.tokenizer(), [1], Choice(), 9, (), told.append)
+    sequence = WrittenSequence(writers.tokenizer(), [1], SamplingSettings(), 9, (), told.append)
     sequence.choose(torch.zeros(50))
     sequence.cancelled = True
     assert sequence.choose(torch.zeros(50)) is None

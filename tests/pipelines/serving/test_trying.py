@@ -16,7 +16,7 @@ import torch
 
 from pipelines.commands import generate
 from pipelines.core.errors import CommandError, ModelError
-from pipelines.core.presentation import Answer, Form
+from pipelines.core.presentation import Form, PageAnswer
 from pipelines.models.attention_maps import AttentionRequest, OpenedModel, attend
 from pipelines.serving import trying
 from pipelines.serving.protocol import Channel
@@ -63,8 +63,8 @@ def filled(form: str, **values: Any) -> tuple[str, dict[str, Any]]:
     return "try", {"form": form, "values": values}
 
 
-def answer(messages: list[dict[str, Any]]) -> Answer:
-    return Answer.model_validate(messages[-1]["end"])
+def answer(messages: list[dict[str, Any]]) -> PageAnswer:
+    return PageAnswer.model_validate(messages[-1]["end"])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipelines.serving import vllm_engine
-from pipelines.serving.sequences import Choice, WrittenSequence
+from pipelines.serving.sequences import SamplingSettings, WrittenSequence
 from pipelines.serving.vllm_engine import VllmEngine, sampling, unfit
 from tests import writers
 
@@ -87,7 +87,7 @@ def test_it_is_taken_where_it_is_there_and_knows_the_model(
 class Text(WrittenSequence):
     """A text that notes what it tells."""
 
-    def __init__(self, choice: Choice, limit: int, prompt: tuple[int, ...] = (5, 6), draw: int = 0) -> None:
+    def __init__(self, choice: SamplingSettings, limit: int, prompt: tuple[int, ...] = (5, 6), draw: int = 0) -> None:
         self.told: list[dict[str, Any]] = []
         self.over = threading.Event()
         super().__init__(writers.tokenizer(), prompt, choice, limit, [END], self._note, draw)
@@ -99,13 +99,15 @@ class Text(WrittenSequence):
 
 
 def test_settings_of_a_text_become_sampling_parameters() -> None:
-    choice = Choice(0.7, 0.9, seed=11, logprobs=2, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: -1})
+    choice = SamplingSettings(
+        0.7, 0.9, seed=11, logprobs=2, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: -1}
+    )
     assert sampling(Text(choice, 12, draw=1), [END]) == {
         "n": 1, "temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.25, "max_tokens": 12,
         "stop_token_ids": [END], "ignore_eos": True, "detokenize": False, "seed": 11 * 1_000_003 + 1,
         "logit_bias": {4: -1.0}, "logprobs": 2,
     }  # fmt: skip
-    greedy = sampling(Text(Choice(temperature=0, top_p=0.5), 3), [END])
+    greedy = sampling(Text(SamplingSettings(temperature=0, top_p=0.5), 3), [END])
     assert (greedy["temperature"], greedy["top_p"]) == (0, 1.0)
     assert not {"seed", "logprobs", "logit_bias"} & greedy.keys()
 
@@ -113,10 +115,10 @@ def test_settings_of_a_text_become_sampling_parameters() -> None:
 def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> None:
     problems: list[str] = []
     engine = VllmEngine("folder", writers.tokenizer(), [END], 40, problems.append)
-    whole = Text(Choice(temperature=0, logprobs=1), 4)
+    whole = Text(SamplingSettings(temperature=0, logprobs=1), 4)
     stop = writers.tokenizer().decode([8])
-    stopped = Text(Choice(temperature=0, stop=(stop,)), 30)
-    endless = Text(Choice(temperature=0), 10**9)
+    stopped = Text(SamplingSettings(temperature=0, stop=(stop,)), 30)
+    endless = Text(SamplingSettings(temperature=0), 10**9)
     for each in (whole, stopped, endless):
         engine.submit(each)
     assert whole.over.wait(10)
@@ -131,6 +133,6 @@ def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> 
     assert set(vllm.engine.aborted) == {"2", "3"}
     assert problems == []
 
-    engine.submit(broken := Text(Choice(temperature=0), 3, prompt=(1,)))
+    engine.submit(broken := Text(SamplingSettings(temperature=0), 3, prompt=(1,)))
     assert broken.over.wait(10)
     assert (broken.reason, problems) == ("error", ["out of memory"])

@@ -18,8 +18,8 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import TASK_KINDS
 from pipelines.tasks import base
 from pipelines.tasks.base import (
+    LabelledTask,
     SplitLocation,
-    Task,
     TaskField,
     class_name,
     held_out_rows,
@@ -39,13 +39,13 @@ def write(file: Path, rows: list[dict[str, Any]]) -> str:
     return str(file)
 
 
-def task(folder: Path, train: list[Any], validation: list[Any] | None = None, **changes: Any) -> Task:
+def task(folder: Path, train: list[Any], validation: list[Any] | None = None, **changes: Any) -> LabelledTask:
     """A classification task whose rows are numbered texts with these labels."""
     places = {"train": SplitLocation(write(folder / "train.jsonl", rows_of(train)), None, None)}
     if validation is not None:
         places["validation"] = SplitLocation(write(folder / "dev.jsonl", rows_of(validation)), None, None)
     about: dict[str, Any] = {"kind": "classification", "columns": ("text",), "metrics": ("accuracy",)}
-    return Task(**(about | {"name": "mine", "label": "label", "places": places} | changes))
+    return LabelledTask(**(about | {"name": "mine", "label": "label", "places": places} | changes))
 
 
 def rows_of(labels: list[Any]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pipelines.core.registry import TASKS
 from pipelines.data import row_counts
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import text_bytes
-from pipelines.tasks.base import SplitLocation, Task
+from pipelines.tasks.base import LabelledTask, SplitLocation
 from pipelines.tasks.known import task_rows
 
 TEXTS = ["one", 'a "quoted" word', "two\nlines, and a comma", "", "last"]
@@ -32,11 +32,11 @@ def write(folder, kind):
     return file
 
 
-def task_of(file, validation=None) -> Task:
+def task_of(file, validation=None) -> LabelledTask:
     places = {"train": SplitLocation(str(file), None, None)}
     if validation is not None:
         places["validation"] = SplitLocation(str(validation), None, None)
-    return Task(
+    return LabelledTask(
         "mine", "classification", ("text",), "label", ("accuracy",), places, labels=("a", "b"), empty_texts=True
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.tasks.base import SplitLocation, Task
+from pipelines.tasks.base import LabelledTask, SplitLocation
 from pipelines.tasks.text_to_text import AsText
 
 
@@ -20,7 +20,9 @@ def task(tmp_path: Path):
         (tmp_path / "train.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
         places = {split: SplitLocation(str(tmp_path / "train.csv"), None, None) for split in ("train", "validation")}
         return AsText(
-            Task(name, kind, columns, "label", ("accuracy", "f1") if kind == "classification" else ("pearson",), places)
+            LabelledTask(
+                name, kind, columns, "label", ("accuracy", "f1") if kind == "classification" else ("pearson",), places
+            )
         )  # type: ignore[arg-type]
 
     return build

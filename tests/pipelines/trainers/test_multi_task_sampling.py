@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.trainers.multi_task import Sampling
-from pipelines.trainers.multi_task_sampling import Mixture, MixtureSampler, tasks_left
+from pipelines.trainers.multi_task_sampling import MixtureSampler, TaskMixture, tasks_left
 
 
 class Rows(list[dict[str, Any]]):
@@ -26,12 +26,12 @@ def rows(count: int) -> Rows:
     return Rows({"row": row, "length": 3 + row % 5} for row in range(count))
 
 
-def mixture(*sizes: int, marked: bool = True) -> Mixture:
-    return Mixture([rows(size) for size in sizes], [marked] * len(sizes))
+def mixture(*sizes: int, marked: bool = True) -> TaskMixture:
+    return TaskMixture([rows(size) for size in sizes], [marked] * len(sizes))
 
 
 def sampler(
-    whole: Mixture, part: int = 4, tasks_per_step: int = 1, epochs: int = 3, seed: int = 1, **words: Any
+    whole: TaskMixture, part: int = 4, tasks_per_step: int = 1, epochs: int = 3, seed: int = 1, **words: Any
 ) -> MixtureSampler:
     most = words.pop("most", None)
     ids = [f"t{position}" for position in range(len(whole.parts))]
@@ -126,7 +126,7 @@ def test_a_task_that_left_is_not_seen_again():
 
 
 def test_examples_of_tasks_without_draws_have_none():
-    whole = Mixture([rows(3), rows(3)], [False, True])
+    whole = TaskMixture([rows(3), rows(3)], [False, True])
     assert "draw" not in whole[1]
     assert whole[4]["draw"] == 4
     assert whole[6 + 4]["row"] == 1  # a second visit

@@ -14,7 +14,7 @@ from pipelines.core.errors import DataError, RecipeError
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
 from pipelines.models import heads, opening
-from pipelines.tasks.base import Task
+from pipelines.tasks.base import LabelledTask
 from pipelines.trainers import trainer
 from tests import tiny
 
@@ -71,13 +71,13 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def splits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The splits whose rows are read."""
     read: list[str] = []
-    original = Task._read
+    original = LabelledTask._read
 
     def spy(self: Any, split: str) -> Any:
         read.append(split)
         return original(self, split)
 
-    monkeypatch.setattr(Task, "_read", spy)
+    monkeypatch.setattr(LabelledTask, "_read", spy)
     return read
 
 

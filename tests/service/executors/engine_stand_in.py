@@ -188,7 +188,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class EngineStandIn:
-    """Use as a context manager; `address` is what `Engine` takes."""
+    """Use as a context manager; `address` is what `DockerClient` takes."""
 
     def __init__(self, path):
         self.address = f"unix://{path}"

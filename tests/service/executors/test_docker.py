@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.executors.docker import DockerExecutor, Engine, container_name, docker
+from service.executors.docker import DockerClient, DockerExecutor, container_name, docker
 from service.executors.protocol import ExecutorError, Exited, Gpu, Placement, Running
 from service.settings import Settings
 from tests.service.executors.worlds import docker_world, ended, printed
@@ -80,7 +80,7 @@ def test_an_engine_that_does_not_answer_for_a_while_is_not_a_lost_attempt(world)
 
 def test_no_engine_is_told_in_one_sentence(tmp_path):
     with pytest.raises(ExecutorError, match=r"no Docker engine answers at unix:///.*choose another executor"):
-        DockerExecutor(Engine(f"unix://{tmp_path}/none.sock"), "finery").capacity()
+        DockerExecutor(DockerClient(f"unix://{tmp_path}/none.sock"), "finery").capacity()
 
 
 def test_a_container_that_was_made_and_never_started_is_removed_when_it_is_looked_for(world):
@@ -150,7 +150,7 @@ def test_a_network_that_is_the_host_s_own_is_refused(name):
 
 def test_memory_has_a_limit_without_the_job_naming_one(tmp_path):
     with docker_world(tmp_path) as world:
-        executor = DockerExecutor(Engine(world.engine.address), "finery:test", attempt_memory=None)
+        executor = DockerExecutor(DockerClient(world.engine.address), "finery:test", attempt_memory=None)
         spec = world.spec(tmp_path, "exit 0")
         spec.folder.mkdir()
         executor.start(spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.executors.docker import DockerExecutor, Engine, container_name
+from service.executors.docker import DockerClient, DockerExecutor, container_name
 from service.executors.isolation import NONE, tried
 from service.executors.local import LocalExecutor, marked
 from service.executors.process_tree import start_time
@@ -195,7 +195,7 @@ def docker_world(folder):
     with EngineStandIn(folder / "docker.sock") as engine:
 
         def make():
-            return DockerExecutor(Engine(engine.address), "finery:test", [f"{folder}:{folder}"])
+            return DockerExecutor(DockerClient(engine.address), "finery:test", [f"{folder}:{folder}"])
 
         def lose(handle):
             container = engine.containers.pop(container_name(handle.attempt_id))

@@ -25,7 +25,7 @@ from pipelines.core import egress
 from pipelines.core.egress import NotAllowed, checked_addresses, is_literal, is_public, may_be_private, plain_host
 from pipelines.core.errors import StageError
 from pipelines.feedback.judges.endpoint import connector
-from pipelines.feedback.judges.endpoint_client import Client, Gone, transport
+from pipelines.feedback.judges.endpoint_client import Client, EndpointUnreachable, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 from service.safety.fetching import FetchRefused, fetch
 from service.safety.network_recipes import unfit_endpoint
@@ -392,7 +392,7 @@ def test_proxy_variables_redirect_nothing(
     monkeypatch.setattr(
         egress.socket, "getaddrinfo", lambda host, number, **more: [(2, 1, 6, "", ("203.0.114.7", number))]
     )
-    with pytest.raises(Gone, match="ConnectError"):
+    with pytest.raises(EndpointUnreachable, match="ConnectError"):
         judge("http://judge.example/v1", tmp_path, connector(), retries=0).ask([QUESTION])
     assert set(connected) == {"203.0.114.7"}
     assert reached == []

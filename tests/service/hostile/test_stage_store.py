@@ -424,7 +424,7 @@ def tokenizer_of(settings: Settings, job: Job, tmp_path: Path, monkeypatch: pyte
     """The first stage of a run of this job, as its attempt does it: which folder it came to, and its events."""
     from pipelines.core.load import loads
     from pipelines.core.signals import StopSignal
-    from pipelines.runs.run import Job as Run
+    from pipelines.runs.run import RecipeRun as Run
     from pipelines.runs.workspace import RunFolder
 
     monkeypatch.setenv("FINERY_SHARED_STAGES", str(shared_stages(settings, project)))

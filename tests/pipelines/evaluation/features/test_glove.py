@@ -14,14 +14,14 @@ import torch
 from pipelines.core.errors import Stopped
 from pipelines.evaluation.features import glove
 from pipelines.evaluation.features.glove import GloVe, Tables, cooccurrences, fit, weight_of
-from pipelines.evaluation.features.word_vectors import Corpus, written
+from pipelines.evaluation.features.word_vectors import CorpusFile, written
 
 from .conftest import analogy
 
 
-def corpus_of(path: Path, *lines: str, known: str) -> Corpus:
+def corpus_of(path: Path, *lines: str, known: str) -> CorpusFile:
     path.write_text("\n".join(lines) + "\n")
-    return Corpus(path, dict.fromkeys(known.split(), 1), sum(len(line.split()) for line in lines))
+    return CorpusFile(path, dict.fromkeys(known.split(), 1), sum(len(line.split()) for line in lines))
 
 
 def test_the_weights_are_those_of_equation_9() -> None:

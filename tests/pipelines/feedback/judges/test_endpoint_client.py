@@ -18,7 +18,7 @@ import pytest
 from pipelines.core import egress
 from pipelines.core.errors import StageError
 from pipelines.feedback.judges import endpoint_client
-from pipelines.feedback.judges.endpoint_client import Client, Gone, StopAsked, transport
+from pipelines.feedback.judges.endpoint_client import Client, EndpointUnreachable, StopAsked, transport
 from pipelines.feedback.judges.verdict_cache import VerdictCache
 
 Handler = Callable[[dict[str, Any], int], httpx.Response]
@@ -129,7 +129,7 @@ def test_a_server_that_never_recovers_is_gone_and_what_it_said_is_kept(tmp_path:
 
     server = Server(dying)
     questions = [body(str(number)) for number in range(12)]
-    with pytest.raises(Gone, match="ConnectError"):
+    with pytest.raises(EndpointUnreachable, match="ConnectError"):
         client(server, tmp_path, concurrency=1).ask(questions)
     assert len(server.answered) == 5
     server.handler = echo

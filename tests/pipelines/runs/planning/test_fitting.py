@@ -9,7 +9,7 @@ from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.runs import hardware
 from pipelines.runs.planning.plan import peak_memory, plan
-from pipelines.runs.run import Job
+from pipelines.runs.run import RecipeRun
 from pipelines.runs.workspace import RunFolder, StageStore
 
 RECIPE = """\
@@ -29,7 +29,7 @@ def test_a_step_fits_up_to_the_batch_whose_peak_is_the_free_memory(tmp_path, mon
     peaks = {each: peak_memory(recipe, stage, each, 1, "single", "no") for each in (1, 16, 32, 64)}
     assert sorted(peaks.values()) == list(peaks.values())
     monkeypatch.setattr(hardware, "free_memory", lambda processes: peaks[16] / hardware.ROOM + 1)
-    job = Job(recipe, RunFolder(tmp_path / "run", StageStore(tmp_path)), StopSignal())
+    job = RecipeRun(recipe, RunFolder(tmp_path / "run", StageStore(tmp_path)), StopSignal())
     job.__dict__["precision"] = "no"
     assert [job._fits(stage, World(0, 1), each) for each in peaks] == [True, True, False, False]
     assert stage.arguments.batch_sizes(1, lambda each: job._fits(stage, World(0, 1), each)) == (16, 4)

@@ -11,7 +11,7 @@ from pipelines.core.errors import DataError
 from pipelines.data.chat_formats import Unreadable
 from pipelines.tasks.preference import rows as formats
 from pipelines.tasks.preference.rows import (
-    Comparison,
+    ComparedAnswers,
     LabelledAnswer,
     LabelledRows,
     PreferenceRows,
@@ -75,7 +75,7 @@ def test_a_missing_column_is_named():
 
 def test_plain_texts_stay_plain_and_messages_are_for_a_template():
     plain = formats.read("prompt_chosen_rejected", {"prompt": "Q:", "chosen": " yes", "rejected": " no"})
-    assert isinstance(plain, Comparison)
+    assert isinstance(plain, ComparedAnswers)
     assert said(plain.chosen) == [("user", "Q:"), ("assistant", " yes")]
     assert not plain.chosen.templated
     assert plain.chosen.learnt == (False, True)
