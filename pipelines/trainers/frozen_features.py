@@ -1,150 +1,118 @@
 """What frozen layers make of the training text is computed once, and kept on disk for all epochs, seeds and trials.
 
-Where the embeddings and the layers above them do not learn (the tuner `last_layer`), their output for an example is the
-same in every epoch but for dropout, which is left out of them: they are asked in evaluation mode. While the stage
-trains, the frozen layers hand these features on instead of computing; the first layer that learns, and all above it,
-see what they always see. The file is named by a fingerprint of the frozen weights, their code, the token ids and the
-precision, so that another run with the same ones reads it.
+Where the embeddings and the layers above them do not learn (the tuner `last_layer`, adapters of the upper layers,
+weights that are frozen by name), their output for an example is the same in every epoch but for dropout, which is left
+out of them: they are asked in evaluation mode. While the stage trains, the frozen layers hand these features on instead
+of computing; the first layer that learns, and all above it, see what they always see.
 
-This holds for models of one stack whose layers take the states of the layer before them and nothing else; whether a
-model is one is found out by asking it both ways. Lee et al. 2019, "What Would Elsa Do?", arxiv.org/abs/1911.03090,
-freeze so; that frozen features can be computed once is an old observation (Peters et al. 2019, "To Tune or Not to
-Tune?", arxiv.org/abs/1903.05987, section 3).
+Under gradual unfreezing the first layer that learns is another one from phase to phase. The layers below it are as they
+were at the start until their own phase begins, and one pass through all of them gives the features of every phase: L
+layers that wake one after another cost L passes through a layer for each example, and not 1 + 2 + … + L.
+
+A file is named by a fingerprint of the weights that its features follow from, their code, the rows and the precision,
+so that every run with the same ones reads it, whatever its tuner, its seed and the rows that it sets aside. Equal rows
+lie there once, in an order of their own.
+
+Lee et al. 2019, "What Would Elsa Do?", arxiv.org/abs/1911.03090, freeze so; that frozen features can be computed once
+is an old observation (Peters et al. 2019, "To Tune or Not to Tune?", arxiv.org/abs/1903.05987, section 3). Howard and
+Ruder 2018, arxiv.org/abs/1801.06146, unfreeze gradually, with dropout in the frozen layers too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from pipelines.core.files import whole_file
-from pipelines.tuners.layer_groups import EMBEDDINGS, HEAD, layer_groups
+from pipelines.trainers.frozen_layers import FrozenLayers, stack_of
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
     from pipelines.core.interfaces import Context
     from pipelines.trainers.model_selection import Examples
+    from pipelines.tuners.tuner import Tuner
 
 FEATURES = "frozen_states"
 """The key of a batch that holds the features (batch, length, dim), and of an example that holds its own."""
 MOST_BYTES = 8 * 2**30
-"""A larger file is not written: the layers are then computed in each step."""
+"""Files of one stage that would be larger together are not written, those of the lowest cuts first."""
 AT_ONCE = 64
 """Examples whose features are computed together."""
-TOLERANCE = 1e-3
-"""Between what the model answers to features, and to the text itself, as a share of the largest answer."""
+TRIED = 8
+"""Examples by which the layers are tried."""
+NOT_READ = ("labels", "draw", "index")
+"""What an example, or a batch, says beside what the layers read."""
+
+Collate = Callable[[list[dict[str, Any]]], dict[str, Any]]
 
 
-class _Enough(Exception):
-    """The frozen layers have answered, and the rest of the pass is not needed."""
+class Texts:
+    """The different rows of several sets of examples, as a model reads them."""
+
+    def __init__(self, sets: Sequence[Examples]) -> None:
+        self.sets = sets
+        keys = [_key(each[at]) for each in sets for at in range(len(each))]
+        self.keys, self.first, self.text_of = np.unique(np.array(keys), return_index=True, return_inverse=True)
+        """Hash of each text (texts,) in ascending order, a row that has it, and the text of each row (rows,)."""
+        lengths = [len(self.example(at)["input_ids"]) for at in range(len(self.keys))]
+        self.starts = np.concatenate([[0], np.cumsum(lengths)])
+        """Where each text's tokens begin (texts + 1,)."""
+
+    def example(self, text: int) -> dict[str, Any]:
+        """A row that has this text."""
+        row = int(self.first[text])
+        for each in self.sets:
+            if row < len(each):
+                return dict(each[row])
+            row -= len(each)
+        raise IndexError(text)
 
 
-class FrozenLayers:
-    """The layers of a model below the first one that learns."""
-
-    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module]) -> None:
-        self.model = model
-        self.layers = layers
-        self.current: Tensor | None = None
-        """The features of the batch that is being learnt from."""
-        self.as_tuple = False
-        """Whether a layer answers with a tuple, whose first is the states."""
-
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Inside the `with` block the layers hand states on, and the last of them answers with `current`."""
-        last = self.layers[-1]
-
-        def forward_of(layer: nn.Module) -> Callable[..., Any]:
-            def forward(hidden_states: Tensor, *rest: Any, **words: Any) -> Any:
-                states = self.current if layer is last else hidden_states
-                return (states,) if self.as_tuple else states
-
-            return forward
-
-        with ExitStack() as stack:
-            for layer in self.layers:
-                layer.forward = forward_of(layer)
-                stack.callback(vars(layer).pop, "forward")
-            yield
-
-    def states(self, inputs: dict[str, Any]) -> Tensor:
-        """What the last of the layers answers to a batch (batch, length, dim)."""
-        found: list[Tensor] = []
-
-        def keep(module: nn.Module, given: Any, output: Any) -> None:
-            self.as_tuple = isinstance(output, tuple)
-            found.append(output[0] if self.as_tuple else output)
-            raise _Enough
-
-        handle = self.layers[-1].register_forward_hook(keep)
-        try:
-            self.model(**inputs)
-        except _Enough:
-            pass
-        finally:
-            handle.remove()
-        return found[0]
-
-
-def frozen_layers(model: PreTrainedModel) -> FrozenLayers | None:
-    """The layers that do not learn, with the embeddings below them; None where the lowest weights learn."""
-    if hasattr(model, "peft_config"):  # what an adapter adds may stand anywhere, and do nothing at its start
-        return None
-    learning = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    groups = layer_groups(model)
-    if not groups or groups[0].name != EMBEDDINGS or learning.intersection(groups[0].parameters):
-        return None
-    layers: list[nn.Module] = []
-    for group in groups[1:]:
-        if group.name == HEAD or learning.intersection(group.parameters):
-            break
-        try:
-            layers.append(model.get_submodule(group.name))
-        except AttributeError:  # lists of modules beside each other
-            return None
-    single = len({group.name.rpartition(".")[0] for group in groups[1:] if group.name != HEAD}) == 1
-    return FrozenLayers(model, layers) if layers and single else None
+def _key(example: Mapping[str, Any]) -> str:
+    """Of whatever of an example the layers may read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(set(example) - {*NOT_READ}):
+        digest.update(f"{name} {json.dumps(example[name], default=lambda array: array.tolist())} ".encode())
+    return digest.hexdigest()
 
 
 class WithFeatures:
-    """Examples that bring the features of their tokens along."""
+    """Examples that bring the features of their tokens along, while there are any."""
 
-    def __init__(self, examples: Examples, features: np.ndarray, starts: np.ndarray) -> None:
+    def __init__(self, frozen: FrozenFeatures, examples: Examples, texts: np.ndarray) -> None:
+        self.frozen = frozen
         self.examples = examples
-        self.features = features
-        """Of all tokens of all examples (tokens, dim)."""
-        self.starts = starts
-        """Where each example's tokens begin (examples + 1,)."""
+        self.texts = texts
+        """The text of each example (examples,)."""
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, position: int) -> dict[str, Any]:
-        own = self.features[self.starts[position] : self.starts[position + 1]]
-        return {**self.examples[position], FEATURES: own}
-
-
-Collate = Callable[[list[dict[str, Any]]], dict[str, Any]]
+        example, features = self.examples[position], self.frozen.of_text(int(self.texts[position]))
+        return example if features is None else {**example, FEATURES: features}
 
 
 def with_features(collate: Collate) -> Collate:
-    """`collate` for examples that bring features: they are laid out as the tokens are, with 0 for padding."""
+    """`collate` for examples that may bring features: they are laid out as the tokens are, with 0 for padding."""
 
     def together(examples: list[dict[str, Any]]) -> dict[str, Any]:
-        features = [example.pop(FEATURES) for example in examples]
+        features = [example.pop(FEATURES) for example in examples if FEATURES in example]
         batch = collate(examples)
+        if not features:
+            return batch
         mask = batch["attention_mask"].bool()
         laid = torch.zeros(*mask.shape, features[0].shape[1])
         laid[mask] = torch.from_numpy(np.concatenate(features))
@@ -156,162 +124,203 @@ def with_features(collate: Collate) -> Collate:
 class FrozenFeatures:
     """What a training loop needs: its examples, batches and loss with the frozen layers asked beforehand."""
 
-    def __init__(self, layers: FrozenLayers, collate: Collate, loss: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        layers: FrozenLayers,
+        files: Mapping[int, Path],
+        starts: np.ndarray,
+        collate: Collate,
+        loss: Callable[..., Any],
+    ) -> None:
         self.layers = layers
+        self.starts = starts
+        self.features = {cut: np.load(path, mmap_mode="r") for cut, path in files.items()}
+        """Of all tokens of all texts (tokens, dim), by cut."""
         self.collate = with_features(collate)
         self._loss = loss
+        self.examples: list[Any] = []
+        """Of each set of examples that is read."""
+
+    def of_text(self, text: int) -> np.ndarray | None:
+        """The features of a text's tokens (tokens, dim)."""
+        features = self.features.get(self.layers.cut)
+        return None if features is None else features[self.starts[text] : self.starts[text + 1]]
+
+    def follow(self) -> None:
+        """Read the features that belong to the layers which are frozen now. Called as each epoch begins, before the
+        processes that load its examples do."""
+        cut = self.layers.frozen()
+        self.layers.cut = cut if cut in self.features else 0
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Inside the `with` block the layers hand features on."""
+        return self.layers.passing(max(self.features))
 
     def loss(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
-        """The loss of a batch that holds features."""
-        self.layers.current = inputs.pop(FEATURES)
-        return self._loss(model, inputs)
+        """The loss of a batch that may hold features."""
+        features = inputs.get(FEATURES)
+        self.layers.current = None if features is None else features.to(self.layers.dtype)
+        return self._loss(model, {name: value for name, value in inputs.items() if name != FEATURES})
 
 
 def compute_once(
     context: Context,
     model: PreTrainedModel,
+    tuner: Tuner | None,
+    epochs: int,
     collate: Collate,
     loss: Callable[..., Any],
     asked: int | None,
+    device: torch.device,
     *read: Examples | None,
-) -> tuple[FrozenFeatures, list[WithFeatures | None]] | None:
-    """The features of the examples that are read, computed or found on disk.
+) -> FrozenFeatures | None:
+    """The features of the examples that are read, of each cut of the stage, computed or found on disk.
 
-    `asked` is how many examples all steps see together, where that is known. None where nothing is frozen, where the
-    model's layers need more than states, or where asking beforehand would not be less work.
+    `epochs` is how many the stage has, and `asked` how many examples all steps see together, where that is known.
+    `device` is the one that the model will learn on. None where nothing is frozen, where the model's layers need more
+    than states, or where asking beforehand would not be less work.
     """
-    layers = frozen_layers(model)
-    sets = [each for each in read if each is not None]
+    layers, sets = stack_of(model), [each for each in read if each is not None]
     rows = sum(map(len, sets))
     if layers is None or not rows or (asked is not None and asked < rows):
         return None
-    ids = [np.asarray(each[at]["input_ids"]) for each in sets for at in range(len(each))]
-    if any(row.ndim != 1 for row in ids):
+    learning = _cuts(layers, tuner, epochs)
+    if not learning or any(isinstance(each[0]["input_ids"][0], Sequence | np.ndarray) for each in sets):
+        return None  # rows of several texts
+    texts = Texts(sets)
+    files: dict[int, Path] = {}
+    if context.world.is_main:
+        files = _Asked(context, layers, collate, texts, device).files(learning)
+    # the other processes may have no weights yet to decide by
+    files, layers.outputs, layers.dtype = context.gather((files, layers.outputs, layers.dtype))[0]
+    seen = context.gather(all(path.is_file() for path in files.values()))  # a cache may belong to one host
+    if not files or not all(seen):
         return None
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])])
-    file = _computed(context, layers, collate, sets, ids, starts) if context.world.is_main else None
-    file = context.gather(file)[0]  # the other processes may have no weights yet to decide by
-    if file is None:
-        return None
-    features = np.load(file, mmap_mode="r")
-    parts, begin = [], 0
+    frozen, begin = FrozenFeatures(layers, files, texts.starts, collate, loss), 0
     for each in read:
         count = 0 if each is None else len(each)
-        own = starts[begin : begin + count + 1]
-        parts.append(None if each is None else WithFeatures(each, features, own))
+        frozen.examples.append(
+            None if each is None else WithFeatures(frozen, each, texts.text_of[begin : begin + count])
+        )
         begin += count
-    return FrozenFeatures(layers, collate, loss), parts
+    if tuner is None or not tuner.unfreezes:
+        frozen.follow()
+    return frozen
 
 
-def _computed(
-    context: Context,
-    layers: FrozenLayers,
-    collate: Collate,
-    sets: Sequence[Examples],
-    ids: Sequence[np.ndarray],
-    starts: np.ndarray,
-) -> Path | None:
-    """The file with the features of all examples; None where the model's layers need more than states, or the disk has
-    no room."""
-    model, rows = layers.model, len(ids)
-    training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    rounded = torch.autocast(device.type, torch.bfloat16, enabled=context.precision == "bf16")
-
-    def batch_of(positions: Sequence[int]) -> dict[str, Any]:
-        inputs = collate([dict(_example(sets, at)) for at in positions])
-        return {name: value.to(device) for name, value in inputs.items() if name not in ("labels", "draw")}
-
-    try:
-        with torch.inference_mode(), rounded:
-            if not _agrees(layers, batch_of(list(range(min(AT_ONCE // 8, rows))))):
-                return None
-            dim = layers.states(batch_of([0])).shape[-1]
-            context.cache.mkdir(parents=True, exist_ok=True)
-            size = int(starts[-1]) * dim * 4
-            if size > min(MOST_BYTES, shutil.disk_usage(context.cache).free // 2):
-                return None
-            file = context.cache / f"features-{_fingerprint(context, layers, sets, ids)}.npy"
-            if not file.is_file():
-                context.events.emit("progress", what="computing what frozen layers make of the text")
-                _write(file, layers, batch_of, starts, dim)
-            return file
-    finally:
-        model.train(training)
+def _cuts(layers: FrozenLayers, tuner: Tuner | None, epochs: int) -> dict[int, set[str]]:
+    """The cuts of all epochs, and the names of the weights that learn at each; those without a frozen layer left out."""
+    if tuner is None or not tuner.unfreezes:
+        return {layers.frozen(): layers.learning()} if layers.frozen() else {}
+    before, found = layers.learning(), dict[int, set[str]]()
+    for epoch in range(epochs):
+        tuner.unfreeze(layers.model, epoch)
+        if not (cut := layers.frozen()):
+            break
+        found[cut] = found.get(cut, set()) | layers.learning()
+    for name, weight in layers.bare.named_parameters():
+        weight.requires_grad_(name in before)
+    return found
 
 
-def _example(sets: Sequence[Examples], position: int) -> dict[str, Any]:
-    for each in sets:
-        if position < len(each):
-            return each[position]
-        position -= len(each)
-    raise IndexError(position)
+class _Asked:
+    """The frozen layers of a stage while their features are computed, on the main process."""
+
+    def __init__(
+        self, context: Context, layers: FrozenLayers, collate: Collate, texts: Texts, device: torch.device
+    ) -> None:
+        self.context, self.layers, self.collate, self.texts = context, layers, collate, texts
+        if context.world.profile in ("single", "ddp"):  # else each process moves its own part
+            layers.model.to(device)
+        self.device = next(layers.model.parameters()).device
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Inside the `with` block the model answers without dropout, in the precision of the stage."""
+        training = self.layers.model.training
+        self.layers.model.eval()
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.context.precision == "bf16"):
+                yield
+        finally:
+            self.layers.model.train(training)
+
+    def _batch(self, texts: Sequence[int]) -> dict[str, Any]:
+        inputs = self.collate([self.texts.example(text) for text in texts])
+        return {name: value.to(self.device) for name, value in inputs.items() if name not in NOT_READ}
+
+    def files(self, learning: Mapping[int, set[str]]) -> dict[int, Path]:
+        """The files of the cuts at which these weights learn; none where the model's layers need more than states, and
+        not those for which the disk has no room."""
+        with self._quiet():
+            return self._files(learning)
+
+    def _files(self, learning: Mapping[int, set[str]]) -> dict[int, Path]:
+        cuts, some = sorted(learning, reverse=True), self._batch(range(min(TRIED, len(self.texts.keys))))
+        if not self.layers.agrees(some, cuts):
+            return {}
+        read = self.layers.read(self._batch(range(1)), cuts)
+        cuts = [cut for cut in cuts if read is not None and not read[cut] & learning[cut]]
+        size = int(self.texts.starts[-1]) * self.layers.dim * 4
+        paths = {cut: self._path(cut, read[cut]) for cut in cuts[: MOST_BYTES // size]} if read else {}
+        missing = {cut: path for cut, path in paths.items() if not path.is_file()}
+        try:
+            self.context.cache.mkdir(parents=True, exist_ok=True)
+            if len(missing) * size > shutil.disk_usage(self.context.cache).free // 2:
+                raise OSError(f"no room for {len(missing) * size:,} bytes")
+            if missing:
+                self.context.events.emit("progress", what="computing what frozen layers make of the text")
+                self._write(missing)
+        except OSError as error:
+            message = f"frozen layers are computed in each step, with their dropout: {self.context.cache}: {error}"
+            self.context.events.emit("warning", message=message)
+        return {cut: path for cut, path in paths.items() if path.is_file()}
+
+    def _write(self, paths: Mapping[int, Path]) -> None:
+        """Compute the features of every text at each cut, those of similar length together, the longest first."""
+        starts = self.texts.starts
+        order = np.argsort(-np.diff(starts), kind="stable")
+        with ExitStack() as stack, torch.no_grad():
+            features = {
+                cut: _mapped(stack.enter_context(whole_file(path)), (int(starts[-1]), self.layers.dim))
+                for cut, path in paths.items()
+            }
+            for begin in range(0, len(order), AT_ONCE):
+                texts = order[begin : begin + AT_ONCE].tolist()
+                inputs = self._batch(texts)
+                mask = inputs["attention_mask"].bool().cpu()
+                for cut, states in self.layers.states(inputs, paths).items():
+                    own = states.float().cpu()
+                    for row, text in enumerate(texts):
+                        features[cut][starts[text] : starts[text + 1]] = own[row][mask[row]].numpy()
+            for each in features.values():
+                each.flush()
+            features.clear()
+
+    def _path(self, cut: int, read: set[str]) -> Path:
+        """Named by whatever the features depend on: weights and their code, texts, precision, device."""
+        import transformers
+
+        digest = hashlib.sha256(f"{torch.__version__} {transformers.__version__} {self.context.precision}".encode())
+        config = self.layers.bare.config
+        words = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
+        digest.update(json.dumps(words, sort_keys=True, default=str).encode())
+        digest.update(f"{config._attn_implementation} {cut} {self.device.type}".encode())
+        for name, weight in self.layers.bare.named_parameters():
+            if name in read:
+                digest.update(name.encode())
+                digest.update(weight.detach().float().cpu().contiguous().numpy().data)
+        for name in sorted(self.layers.code(cut)):
+            path = getattr(sys.modules.get(name), "__file__", None)
+            digest.update(name.encode() + (Path(path).read_bytes() if path else b""))
+        digest.update("".join(self.texts.keys).encode())
+        return self.context.cache / f"features-{digest.hexdigest()[:32]}.npy"
 
 
-def _agrees(layers: FrozenLayers, inputs: dict[str, Any]) -> bool:
-    """Whether the model answers to features as it answers to the text."""
-    mask = inputs.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.ndim != 2:
-        return False
-    expected = layers.model(**inputs)
-    layers.current = layers.states(inputs) * mask[..., None]
-    try:
-        with layers.passing():
-            found = layers.model(**inputs)
-    except ValueError:  # a layer that hands on more than states, as one of recurrent cells does, was not unpacked
-        return False
-    names = [name for name in expected if isinstance(expected[name], Tensor) and name.endswith("logits")]
-    close = [
-        (found[name].float() - expected[name].float()).abs().max() <= TOLERANCE * expected[name].float().abs().max()
-        if expected[name].shape[:2] != mask.shape
-        else ((found[name].float() - expected[name].float()).abs()[mask.bool()]).max()
-        <= TOLERANCE * expected[name].float().abs().max()
-        for name in names
-    ]
-    return bool(close) and all(map(bool, close))
-
-
-def _write(
-    file: Path, layers: FrozenLayers, batch_of: Callable[[Sequence[int]], dict[str, Any]], starts: np.ndarray, dim: int
-) -> None:
-    """Compute the features of every example, those of similar length together, the longest first."""
-    lengths = np.diff(starts)
-    order = np.argsort(-lengths, kind="stable")
-    with whole_file(file) as temporary:
-        features = np.lib.format.open_memmap(temporary, "w+", np.float32, (int(starts[-1]), dim))
-        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would be a SIGBUS below
-            with open(temporary, "rb+") as mapped:
-                os.posix_fallocate(mapped.fileno(), 0, temporary.stat().st_size)
-        for begin in range(0, len(order), AT_ONCE):
-            positions = order[begin : begin + AT_ONCE].tolist()
-            inputs = batch_of(positions)
-            states, mask = layers.states(inputs).float().cpu(), inputs["attention_mask"].bool().cpu()
-            for row, position in enumerate(positions):
-                features[starts[position] : starts[position + 1]] = states[row][mask[row]].numpy()
-        features.flush()
-        del features
-
-
-def _fingerprint(context: Context, layers: FrozenLayers, sets: Sequence[Examples], ids: Sequence[np.ndarray]) -> str:
-    """Of whatever the features depend on: the frozen weights and their code, the ids and segments, the precision."""
-    import transformers
-
-    digest = hashlib.sha256(f"{torch.__version__} {transformers.__version__} {context.precision}".encode())
-    config = layers.model.config
-    digest.update(f"{config.to_json_string()} {config._attn_implementation} {len(layers.layers)}".encode())
-    for name, weight in layers.model.named_parameters():
-        if not weight.requires_grad:
-            digest.update(name.encode())
-            digest.update(weight.detach().float().cpu().contiguous().numpy().data)
-    modules = {type(module).__module__ for module in layers.model.modules()}
-    for name in sorted(each for each in modules if not each.startswith("torch.")):
-        path = getattr(sys.modules.get(name), "__file__", None)
-        digest.update(name.encode() + (Path(path).read_bytes() if path else b""))
-    for row in ids:
-        digest.update(len(row).to_bytes(4, "little") + row.astype(np.int32).tobytes())
-    for each in sets:
-        for at in range(len(each)):
-            segments = each[at].get("token_type_ids")
-            digest.update(b"" if segments is None else np.asarray(segments, np.int8).tobytes())
-    return digest.hexdigest()[:32]
+def _mapped(path: Path, shape: tuple[int, int]) -> np.ndarray:
+    """A new file of float32 in memory. Raises OSError where the disk has no room for it."""
+    array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would be a SIGBUS later
+        with open(path, "rb+") as mapped:
+            os.posix_fallocate(mapped.fileno(), 0, path.stat().st_size)
+    return array

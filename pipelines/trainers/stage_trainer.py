@@ -104,6 +104,8 @@ PROGRESS_EVERY = 1.0
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers import Trainer as Base
+
+    from pipelines.trainers.frozen_features import FrozenFeatures
 else:
     Base = object
 
@@ -215,6 +217,7 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.throughput = Throughput(context.precision, context.gather)
         self.masks: MaskStream | None = None
         self.batch_of_step = (-1, 0)
+        self.frozen: FrozenFeatures | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
 
@@ -529,6 +532,8 @@ class Companion(TrainerCallback):  # type: ignore[misc]
             self.trainer.sampler.epoch = epoch
         if self.trainer.tuner is not None and self.trainer.tuner.unfreezes:
             self.trainer.tuner.unfreeze(self.trainer.model, epoch)
+            if self.trainer.frozen is not None:
+                self.trainer.frozen.follow()
 
     def on_step_end(
         self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object

@@ -9,6 +9,7 @@ leaves little padding; the batches themselves come in random order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain, repeat
@@ -211,7 +212,8 @@ def fit(
     given = TrainingArguments.model_validate(arguments)
     live = training_arguments(context, given, overrides)
     # What is frozen or unused has no gradients to share.
-    live.ddp_find_unused_parameters = (tuner is not None and tuner.unfreezes) or trainer_of is not None
+    unfreezes = tuner is not None and tuner.unfreezes
+    live.ddp_find_unused_parameters = unfreezes or trainer_of is not None
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,14 +225,17 @@ def fit(
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
+    frozen = None
+    if frozen_once and not (unfreezes and live.dataloader_persistent_workers):  # which would not see that a layer wakes
+        whole = live.max_steps * live.train_batch_size * live.gradient_accumulation_steps * context.world.size
+        asked = whole if live.max_steps > 0 else None
+        epochs = math.ceil(live.num_train_epochs if asked is None else asked / len(examples))
+        frozen = frozen_features.compute_once(
+            context, model, tuner, epochs, collate, loss, asked, live.device, examples, selection
+        )
     rows = named_rows.cut(model, tokenizer, live.optim, examples, selection) if only_named_rows else None
-    whole = live.max_steps * live.train_batch_size * live.gradient_accumulation_steps * context.world.size
-    asked = whole if live.max_steps > 0 else None
-    stays = frozen_once and (tuner is None or not tuner.unfreezes)
-    once = frozen_features.compute_once(context, model, collate, loss, asked, examples, selection) if stays else None
-    if once is not None:
-        frozen, (learnt, chosen) = once
-        collate, loss, examples, selection = frozen.collate, frozen.loss, learnt, chosen
+    if frozen is not None:
+        collate, loss, (examples, selection) = frozen.collate, frozen.loss, frozen.examples
     trainer = (trainer_of or FineryTrainer)(
         context=context,
         loss=loss,
@@ -252,8 +257,9 @@ def fit(
     )
     companion.trainer = trainer
     trainer.rows = rows
+    trainer.frozen = frozen
     trainer.remove_callback(PrinterCallback)  # the events say it
-    with context.stop.deferred(), nullcontext() if once is None else frozen.layers.passing():
+    with context.stop.deferred(), nullcontext() if frozen is None else frozen.passing():
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
     if trainer.stopped_early:
         raise Stopped(

@@ -207,7 +207,10 @@ def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(tricks: t
 
 
 def test_layers_wake_on_both_processes(tricks: tuple[Path, Path]) -> None:
-    """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake."""
+    """Weights that are frozen have no gradient to share, on either process, and join the sharing when they wake. What
+    they make of the text was computed by one process and read by both."""
+    for home in ("home-one", "home-two"):  # below the head, and below the second layer
+        assert len(list((tricks[0].parent / home / "data").glob("features-*.npy"))) == 2
     assert losses(tricks[1]) == pytest.approx(losses(tricks[0]), rel=RELATIVE)
     one, two = (json.loads(next(run.glob("stages/*supervised/metrics.json")).read_text()) for run in tricks)
     assert one["trainable_parameters"] == two["trainable_parameters"] < one["all_parameters"]
