@@ -33,6 +33,10 @@ PROGRAMS: dict[str, list[str]] = {
         *("pretraining.py", "--objective", "masked_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
         *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),
     ],
+    "packed-documents": [
+        *("packed_documents.py", "--shape", "base", "--block", "1024", "--batch", "8", "--mean", "300"),
+        *("--precision", "bf16", "--rounds", "30"),
+    ],
     "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "3", "--steps", "50", "300"],
     "fine-tuning-mrpc": ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "3", "--steps", "50", "200"],
     "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],

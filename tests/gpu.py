@@ -2,8 +2,9 @@
 
 Each recipe of `tests/end_to_end/test_profiles.py` runs on one GPU, then under every profile on two and on all of them: the
 losses and the norms of gradients must be those of one GPU, and each process must hold the share of the weights that the
-profile promises. A run that is killed under fsdp2 goes on on one GPU. What needs more GPUs, or a package that is not
-installed, is listed as not run.
+profile promises. A run that is killed under fsdp2 goes on on one GPU. Attention by sequences is held against torch's scaled dot
+products, and against masks in whole models. What needs more GPUs, or a package that is not installed, is listed as not
+run.
 
 `python -m tests.gpu --on-cpu 2` does the same with two processes on the CPU, to try the script itself.
 """
@@ -31,6 +32,24 @@ LIMIT = 600.0
 UNAVAILABLE = 69
 """The exit code where there is no GPU, as EX_UNAVAILABLE of sysexits.h."""
 LONG = "stages.pretrain.arguments={max_steps: 4000, global_batch_size: 8, learning_rate: 1e-3, save_steps: 50, logging_steps: 50}"
+
+
+PACKED = """
+name: packed
+model:
+  architecture: {family: decoder, position: rotary, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4,
+    num_key_value_heads: 2, intermediate_size: 128, max_position_embeddings: 128, attention_probs_dropout_prob: 0.0}
+tokenizer: {train: byte_bpe, vocab_size: 400}
+stages:
+  - {stage: pretrain, objective: causal_lm, block_size: 128, cross_document_attention: false, max_train_samples: 300,
+     datasets: [{path: builtin/python-docs}],
+     arguments: {max_steps: 20, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 5}}
+"""
+"""Documents of one block that do not see each other."""
+WINDOWS = ((-1, -1), (-1, 0), (5, 0), (5, 5))
+"""All keys; those before; those of a window before, or on both sides."""
+MODELS = ("gpt2", "bert", "llama", "qwen3", "encoder, rotary", "encoder, windows", "decoder, windows")
+"""Of `tests/pipelines/models/test_varlen.py`."""
 
 
 class Failure(Exception):
@@ -124,6 +143,9 @@ class Bench:
 
     def checks(self) -> Iterator[Check]:
         """Every row, in the order of the table."""
+        yield Check("attention by sequences, the kernel", 1, self.kernel)
+        yield Check("attention by sequences, whole models", 1, self.sequences)
+        yield Check("attention by sequences, a recipe", 1, self.packed)
         counts = sorted({2, self.devices} - {1})
         for precision in ("no", "bf16"):
             for profile in ("ddp", "fsdp2"):
@@ -139,6 +161,81 @@ class Bench:
         for profile in ("zero2", "zero3"):
             without = "needs the package deepspeed" if find_spec("deepspeed") is None else ""
             yield Check(f"pretraining, {profile}", 2, lambda p=profile: self.by_zero(p), without or lacking)
+
+    def kernel(self) -> None:
+        """Outputs and gradients of `varlen_attn` in bfloat16 are those of scaled dot products in float32."""
+        import torch
+
+        from pipelines.models import varlen
+
+        kind = "cpu" if self.on_cpu else "cuda"
+        ask = varlen.one_by_one if self.on_cpu else torch.nn.attention.varlen.varlen_attn
+        bounds = torch.tensor([0, 1, 8, 13, 78, 100], dtype=torch.int32, device=kind)
+        generator = torch.Generator(kind).manual_seed(0)
+        for window in WINDOWS:
+            for heads, keys, size in ((4, 4, 8), (4, 2, 64), (8, 1, 128)):
+                shapes = [(100, count, size) for count in (heads, keys, keys, heads)]
+                *exact, upstream = (torch.randn(shape, generator=generator, device=kind) for shape in shapes)
+                words = {"scale": size**-0.5, "window_size": window, "enable_gqa": heads != keys}
+                answers = []
+                for function, dtype in ((varlen.one_by_one, torch.float32), (ask, torch.bfloat16)):
+                    states = [each.to(torch.bfloat16).to(dtype).requires_grad_() for each in exact]
+                    said = function(*states, bounds, bounds, 65, 65, **words)
+                    said.backward(upstream.to(torch.bfloat16).to(dtype))
+                    answers.append([said, *(each.grad for each in states)])
+                for what, expected, found in zip(("output", "query", "key", "value"), *answers, strict=True):
+                    away = (found.float() - expected).norm() / expected.norm()
+                    if not away < 0.02:
+                        raise Failure(
+                            f"window {window}, {heads} heads of {size}, {keys} keys: {what} is off by {away:.3f}"
+                        )
+
+    def sequences(self) -> None:
+        """Losses and gradients of packed batches are those of masks, in single precision and by the kernel."""
+        import torch
+
+        from pipelines.models import varlen
+        from tests.pipelines.models.test_varlen import CASES, learnt
+
+        kind = "cpu" if self.on_cpu else "cuda"
+        plain, asked = torch.nn.attention.varlen.varlen_attn, []
+
+        def counted(*args: object, **kwargs: object) -> torch.Tensor:
+            asked.append(kwargs)
+            return plain(*args, **kwargs)
+
+        torch.nn.attention.varlen.varlen_attn = counted
+        try:
+            for name in MODELS:
+                case, answers = CASES[name], []
+                for adopted, half in ((False, False), (True, False), (True, True)):
+                    model = case.model(torch.float32).to(kind)
+                    if adopted:
+                        varlen.adopt(model)
+                    batch = {key: value.to(kind) for key, value in case.batch(masks=not adopted).items()}
+                    asked.clear()
+                    with torch.autocast(kind, torch.bfloat16, enabled=half):
+                        answers.append(learnt(model, batch))
+                    if bool(asked) != (half and not self.on_cpu):
+                        raise Failure(f"{name}: the kernel was asked {len(asked)} times")
+                for (loss, gradients), closest in zip(answers[1:], ((1e-4, 0.9999), (2e-2, 0.99)), strict=True):
+                    away = abs(loss - answers[0][0]) / answers[0][0]
+                    alike = torch.nn.functional.cosine_similarity(gradients, answers[0][1], dim=0)
+                    if not (away < closest[0] and alike > closest[1]):
+                        raise Failure(f"{name}: the loss is off by {away:.2g}, cosine of the gradients {alike:.4f}")
+        finally:
+            torch.nn.attention.varlen.varlen_attn = plain
+
+    def packed(self) -> None:
+        """A recipe whose documents are kept apart takes the kernel, and its losses are numbers that fall."""
+        run = self.run("packed", PACKED, ["launch.mixed_precision=bf16", "launch.num_processes=1"])
+        events = list(read_events(run / "events.jsonl"))
+        taken = any("kept apart by finery_varlen" in str(event.get("message")) for event in events)
+        if taken == self.on_cpu:
+            raise Failure("the stage did not say that it attends by sequences")
+        losses = [number for (_, _, name), number in sorted(numbers(run).items()) if name == "loss"]
+        if not losses or not losses[-1] < losses[0]:
+            raise Failure(f"the losses are {losses}")
 
     def alone(self, name: str, precision: str) -> None:
         """The recipe ends on one device, with losses that are numbers."""

@@ -5,7 +5,8 @@ dropout on the attention weights. The kernel (eager, sdpa, flex, flash) is trans
 `attn_implementation`; only the eager one, which can return the weights, is written here.
 
 Masks come from transformers' `masking_utils`, in the form that the kernel in use wants. A ready mask (batch, 1, query,
-key) replaces padding and order; a window still applies to it. Biases of distance (ALiBi, relative positions) are added
+key) replaces padding and order; a window still applies to it. A kernel that is told where sequences begin
+(`cu_seq_lens_q`) needs none. Biases of distance (ALiBi, relative positions) are added
 to the mask once for all layers.
 
 Where a score is a dot product of something made of the query and something made of the key, only these are made here
@@ -67,20 +68,30 @@ BIASES = ("alibi", "relative")
 """Positions that are added to scores."""
 
 
+def by_sequences(implementation: str | None) -> bool:
+    """Whether a kernel is told where sequences begin, and has no place for numbers that are added to scores."""
+    return implementation is not None and ("flash" in implementation or "varlen" in implementation)
+
+
 def refuse_kernel(config: FineryConfig, implementation: str | None) -> None:
     """Raises ValueError if a kernel cannot compute the config's attention."""
     if implementation is None or config.usual("attention_pattern") == "linear":
         return
-    if config.attention_scoring == "additive" and ("flash" in implementation or "flex" in implementation):
+    if config.attention_scoring == "additive" and (by_sequences(implementation) or "flex" in implementation):
         raise ValueError(
             f"attention_scoring 'additive' is no product of queries and keys, which attn_implementation "
             f"'{implementation}' computes: use 'sdpa' or 'eager'"
         )
-    if config.position in BIASES and "flash" in implementation:
+    if config.position in BIASES and by_sequences(implementation):
         raise ValueError(
             f"position '{config.position}' adds a number to each score, for which attn_implementation "
             f"'{implementation}' has no place: use 'sdpa', 'eager' or 'flex_attention'"
         )
+
+
+def hides_nothing(attention_mask: Tensor | Mapping[str, Tensor] | None) -> bool:
+    """Whether there is no mask, or the single True (1, 1, 1, 1) that stands for none."""
+    return attention_mask is None or (isinstance(attention_mask, Tensor) and attention_mask.shape == (1, 1, 1, 1))
 
 
 def padding_of(attention_mask: Tensor | Mapping[str, Tensor] | None) -> Tensor | None:

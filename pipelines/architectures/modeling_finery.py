@@ -34,8 +34,10 @@ from .attention import (
     BIASES,
     FineryAttention,
     Mask,
+    by_sequences,
     distances,
     first_layer,
+    hides_nothing,
     norm,
     padding_of,
     prefix_blocks,
@@ -238,6 +240,10 @@ class FineryStack(FineryPreTrainedModel):
                 raise ValueError("attention_pattern 'linear' has no prefix_length: train it without, or use another")
             return {False: padding_of(attention_mask)}
         refuse_kernel(config, implementation)
+        if by_sequences(implementation) and kwargs.get("cu_seq_lens_q") is not None and hides_nothing(attention_mask):
+            if prefix_length is not None:
+                raise ValueError("prefix_length needs a mask, which cu_seq_lens_q does without: leave one of them out")
+            return dict.fromkeys(self._kinds_of_layers(), attention_mask)
         blocks = None
         if prefix_length is not None and self.causal:
             blocks = prefix_blocks(prefix_length, attention_mask, states.shape[1])

@@ -139,3 +139,36 @@ def takes_masks(architecture: Mapping[str, Any]) -> str | None:
             "use another pattern"
         )
     return None
+
+
+ATTENTION_DROPOUT = {
+    "bert": ("attention_probs_dropout_prob", 0.1),
+    "finery": ("attention_probs_dropout_prob", 0.1),
+    "gpt2": ("attn_pdrop", 0.1),
+    "gpt_neox": ("attention_dropout", 0.0),
+    "llama": ("attention_dropout", 0.0),
+    "qwen2": ("attention_dropout", 0.0),
+    "qwen3": ("attention_dropout", 0.0),
+}
+"""What the chance to drop an attention weight is called, and what it is where nothing is said, of `TAKE_MASKS`."""
+
+
+def takes_sequences(architecture: Mapping[str, Any]) -> str | None:
+    """Why attention by sequences, without a mask, cannot serve this resolved architecture, as a sentence without its
+    subject; None if it can."""
+    model_type = architecture.get("model_type", "finery")
+    if model_type not in ATTENTION_DROPOUT:
+        return f"is not known to serve {model_type}; known: {', '.join(ATTENTION_DROPOUT)}"
+    if model_type == "finery":
+        if architecture.get("family", "encoder") == "encoder-decoder":
+            return "serves encoders and decoders, but family is encoder-decoder"
+        if architecture.get("attention_pattern") == "linear":
+            return "computes a softmax, but attention_pattern is linear"
+        if architecture.get("attention_scoring") == "additive":
+            return "computes products of queries and keys, but attention_scoring is additive"
+        if architecture.get("position") in ("alibi", "relative"):
+            return f"has no place for what position {architecture['position']} adds to each score"
+    key, usual = ATTENTION_DROPOUT[model_type]
+    if (dropout := architecture.get(key, usual)) != 0:
+        return f"drops no attention weights, but {key} is {dropout}"
+    return None

@@ -1,7 +1,7 @@
 """Who sees whom: which models an objective can teach, and ready attention masks (batch, 1, query, key).
 
 A ready mask is for what a model has no words of its own for: a prefix that is read both ways, documents of one block
-that must not see each other.
+that must not see each other. Attention by sequences (`pipelines.models.varlen`) reads the latter off positions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def restarted(numbers: Ids) -> Ids:
 
 @dataclass(frozen=True)
 class SeparateDocuments:
-    """A collator whose documents do not see each other: masks are block diagonal, and positions restart.
+    """A collator whose documents do not see each other: positions restart with each, and masks are block diagonal.
 
     The label of a document's last token is taken back where the next token is asked, for it is another document's.
     """
@@ -85,6 +85,8 @@ class SeparateDocuments:
     """The token that ends a document."""
     causal: bool
     """Whether the objective asks for the next token."""
+    masks: bool = True
+    """Whether there are masks; without them, the model's attention must go by the positions."""
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch, with `position_ids` (batch, length) and a mask of (batch, 1, query, key) in `attention_mask`."""
@@ -94,6 +96,12 @@ class SeparateDocuments:
         batch = self.collate(examples)
         ids = batch["input_ids"].numpy()
         numbers = documents(ids, self.end)
+        if self.causal:
+            batch["labels"] = batch["labels"].masked_fill(torch.from_numpy(ids == self.end), IGNORED)
+        if not self.masks:
+            real = batch.pop("attention_mask").numpy() != 0  # (batch, length): padding is a sequence of its own
+            batch["position_ids"] = torch.from_numpy(restarted(np.where(real, numbers, -1)))
+            return batch
         allowed = numbers[:, :, None] == numbers[:, None, :]
         given = batch["attention_mask"].numpy()
         if given.ndim == 4:
@@ -103,8 +111,6 @@ class SeparateDocuments:
             if self.causal:
                 allowed &= earlier(ids.shape[1], None if prefix is None else prefix.numpy())
             allowed &= (given[:, None, :] != 0) | np.eye(ids.shape[1], dtype=np.bool_)
-        if self.causal:
-            batch["labels"] = batch["labels"].masked_fill(torch.from_numpy(ids == self.end), IGNORED)
         batch["attention_mask"] = torch.from_numpy(additive(allowed))
         batch["position_ids"] = torch.from_numpy(restarted(numbers))
         return batch

@@ -30,6 +30,7 @@ class CausalLM(Objective):
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
     causal: ClassVar[bool] = True
     separates: ClassVar[bool] = True
+    by_sequences: ClassVar[bool] = True
 
     @property
     def head(self) -> Head:

@@ -64,6 +64,7 @@ class MaskedLM(Masked):
     name: Literal["masked_lm"] = "masked_lm"
 
     separates: ClassVar[bool] = True
+    by_sequences: ClassVar[bool] = True
 
     @property
     def head(self) -> Head:

@@ -18,13 +18,14 @@ from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import BYTES_PER_TOKEN
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.files import read_json
-from pipelines.core.model_types import takes_masks, usable_positions
+from pipelines.core.model_types import takes_masks, takes_sequences, usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.references import DatasetReference, short_names
 from pipelines.data.row_counts import text_bytes
 from pipelines.models import opening
+from pipelines.tasks.causal.task import VIRTUAL
 from pipelines.trainers import tuning
 
 if TYPE_CHECKING:
@@ -233,6 +234,10 @@ class Pretrain(Stage):
                 notes.append(f"about {examples:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
         if objective.two_models:
             notes.append("the generator that is trained beside the model is not counted")
+        shape = planning.recipe.model.architecture
+        if shape and not self.cross_document_attention and objective.by_sequences:
+            why = takes_sequences(architecture_fields.resolve(shape))
+            notes += [] if why is None else [f"documents are kept apart by masks: finery_varlen {why}"]
         plan = planning.training(self, objective.head, objective.example(self.block_size), examples, notes)
         return replace(plan, notes=(*plan.notes, *self._planned_epochs(plan)))
 
@@ -259,12 +264,15 @@ class Pretrain(Stage):
     def run(self, context: Context) -> None:
         """Pack, train, save."""
         from pipelines.data.mixtures import Mixture
+        from pipelines.models import varlen
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.trainer import fit
 
         tokenizer, objective = context.open_tokenizer(), self.objective
         model = tuning.opened(self, context, objective.head)
         self._refuse(model.config)
+        if not self.cross_document_attention and objective.by_sequences and self.tuner.name not in VIRTUAL:
+            varlen.adopt_where_it_serves(context, model, self.arguments, self.block_size)
         collate = self.collator(tokenizer, context.seed, model.config)
         examples = self._examples(context, tokenizer)
         try:
@@ -310,10 +318,11 @@ class Pretrain(Stage):
         if self.cross_document_attention:
             return collate
         from pipelines.data.packing import end_of_text
+        from pipelines.models.varlen import names_sequences
         from pipelines.objectives.attention_masks import SeparateDocuments
 
         end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
-        return SeparateDocuments(collate, end, self.objective.causal)
+        return SeparateDocuments(collate, end, self.objective.causal, masks=not names_sequences(config))
 
     def _examples(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Blocks | Spans | Mixture:
         """The text as the objective wants it: prepared by the main process and mapped by all, or read on the way."""

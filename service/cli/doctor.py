@@ -245,12 +245,29 @@ def finery_home(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "finery"
 
 
+KEPT_APART_BY_MASKS = (
+    "its compute capability is below 8.0: packed documents are kept apart by masks, not by attention over sequences"
+)
+
+
+def older(capability: str) -> bool:
+    """Whether a compute capability such as `7.5` is below 8.0, from which on sequences have a kernel; False if unknown."""
+    major = capability.strip().partition(".")[0]
+    return major.isdigit() and int(major) < 8
+
+
 def gpus() -> list[Finding]:
     """GPUs that the drivers know of, without loading torch."""
     if shutil.which("nvidia-smi"):
         listing = _ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
         if listing:
-            return [Finding("GPU", line) for line in listing.splitlines()]
+            lines = listing.splitlines()
+            capabilities = _ask("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").splitlines()
+            capabilities += [""] * (len(lines) - len(capabilities))  # an old nvidia-smi does not know them
+            return [
+                Finding("GPU", line, "note", KEPT_APART_BY_MASKS) if older(capability) else Finding("GPU", line)
+                for line, capability in zip(lines, capabilities, strict=True)
+            ]
         return [
             Finding(
                 "GPU", "nvidia-smi does not answer", "note", "the driver seems broken; training falls back to the CPU"

@@ -111,21 +111,21 @@ class Packed:
     """The collator of packed dialogues."""
 
     pad_id: int
+    masks: bool = True
+    """Whether there are masks; without them, the model's attention must go by the positions."""
 
     def __call__(self, packs: Sequence[dict[str, object]]) -> dict[str, Tensor]:
         """`input_ids`, `labels` and `position_ids` (batch, length), and an `attention_mask` (batch, 1, query, key)
-        to be added."""
+        to be added. What fills a block up is a sequence of its own."""
         ids, numbers = numbered(packs, "input_ids", self.pad_id)
         labels, _ = numbered(packs, "labels", IGNORED)
+        batch = {"input_ids": ids, "position_ids": restarted(numbers), "labels": named_next(labels, numbers)}
+        if not self.masks:
+            return as_tensors(**batch)
         same = numbers[:, :, None] == numbers[:, None, :]
         length = ids.shape[1]
         allowed = same & earlier(length) & ((numbers >= 0)[:, None, :] | np.eye(length, dtype=np.bool_))
-        return as_tensors(
-            input_ids=ids,
-            attention_mask=additive(allowed),
-            position_ids=restarted(numbers),
-            labels=named_next(labels, numbers),
-        )
+        return as_tensors(**batch, attention_mask=additive(allowed))
 
 
 class CausalTraining(TaskTraining):
@@ -141,6 +141,7 @@ class CausalTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
+        from pipelines.models import varlen
         from pipelines.objectives.losses import token_loss
         from pipelines.tasks.first_batch import examined, tell
 
@@ -160,7 +161,11 @@ class CausalTraining(TaskTraining):
         pad = padding_token(tokenizer)
         loss = partial(token_loss, smoothing=subject.label_smoothing_factor)
         if subject.packing:
-            return PreparedTask(pack_completions(examples, limit), Packed(pad), loss)
+            arguments = getattr(subject, "arguments", None)
+            if arguments is not None:  # tasks that share a body, and its attention, have none of their own
+                varlen.adopt_where_it_serves(context, model, arguments, limit)
+            packed = Packed(pad, masks=not varlen.names_sequences(model.config))
+            return PreparedTask(pack_completions(examples, limit), packed, loss)
         return PreparedTask(examples, CompletionCollator(pad), loss)
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError, RecipeError
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
-from pipelines.models import heads, opening
-from pipelines.trainers import pretrain
+from pipelines.core.training_arguments import TrainingArguments
+from pipelines.models import heads, opening, varlen
+from pipelines.trainers import pretrain, tuning
 from tests import tiny
 
 RECIPE = """\
@@ -138,6 +140,77 @@ def test_every_objective_on_text_learns(
     assert heads.saved_head(place.folder / "model") == written.stages[0].objective.head
     again = opening.open_folder(place.folder / "model", written.stages[0].objective.head, seed=0, trained_head=True)
     assert again.finery_new_modules == []
+
+
+@pytest.mark.parametrize(("objective", "architecture"), [("masked_lm", ENCODER), ("causal_lm", DECODER)])
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_documents_kept_apart_by_sequences_teach_what_masks_teach(
+    objective: str,
+    architecture: str,
+    tuner: str,
+    recipe: Any,
+    context: Callable[..., Context],
+    events: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = "attention_probs_dropout_prob: 0.0" if objective == "masked_lm" else "attn_pdrop: 0.0"
+    written = recipe(
+        f"objective: {objective}\n    tuner: {tuner}\n    block_size: 24\n    cross_document_attention: false\n    arguments: "
+        "{max_steps: 6, learning_rate: 1e-2, global_batch_size: 8, logging_steps: 1, save_strategy: 'no'}",
+        architecture=architecture.replace("}", f", {silent}}}"),
+    )
+    words = dict(architecture_fields.resolve(written.model.architecture))
+    opened = []
+
+    def open_model(head: Any, keep_base: Path | None = None, **_: Any) -> Any:
+        model = opening.build(words, head, tiny.tokenizer(), seed=7)
+        if keep_base is not None:
+            model.save_pretrained(keep_base)
+            model.name_or_path = str(keep_base)
+        opened.append(model)
+        return model
+
+    losses = []
+    for name, shortest in (("masks", 1024), ("sequences", 8)):
+        monkeypatch.setattr(varlen, "WITHOUT_KERNEL", shortest)
+        place = context(name, recipe=written, open_model=open_model)
+        written.stages[0].run(place)
+        losses.append([event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"])
+        assert varlen.names_sequences(opened[-1].config) == (name == "sequences")
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_stage_on_a_gpu_says_how_documents_are_kept_apart(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch, context: Callable[..., Context], events: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    model, place = tiny.build("llama", Head("causal_lm")), context(precision="bf16")
+    varlen.adopt_where_it_serves(place, model, TrainingArguments(torch_compile=compiled), 24)
+    (event,) = (event for event in events(place) if event["event"] == "progress")
+    assert varlen.names_sequences(model.config) != compiled
+    assert event["message"] == "sequences of a block are kept apart " + (
+        "by masks: finery_varlen is not compiled, but arguments.torch_compile is true"
+        if compiled
+        else "by finery_varlen"
+    )
+
+
+def test_virtual_tokens_keep_masks(
+    recipe: Any, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(varlen, "WITHOUT_KERNEL", 8)
+    asked = []
+    monkeypatch.setattr(varlen, "adopt_where_it_serves", lambda *given: asked.append(given))
+    monkeypatch.setattr(tuning, "adapted", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    for tuner, expected in (("full", 1), ("prefix", 1), ("{name: prompt, num_virtual_tokens: 2}", 1)):
+        written = recipe(f"tuner: {tuner}\n    block_size: 24\n    cross_document_attention: false")
+        with pytest.raises(InterruptedError):
+            written.stages[0].run(context(recipe=written, open_model=open_model))
+        assert len(asked) == expected
 
 
 MIXED = """datasets: [{path: novel.jsonl, weight: 3, streaming: true}, {path: poem.jsonl, weight: 1}]

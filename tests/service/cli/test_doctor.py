@@ -135,6 +135,19 @@ def test_gpus_are_found_through_their_driver(monkeypatch, tmp_path):
     assert doctor.gpus()[0].verdict == "note"
 
 
+@pytest.mark.parametrize(("answer", "verdicts"), [("7.5\n9.0", ["note", "good"]), ("", ["good", "good"])])
+def test_gpus_without_attention_over_sequences_are_noted(monkeypatch, tmp_path, answer, verdicts):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        f"#!/bin/sh\ncase $1 in *compute_cap) echo '{answer}';; *) echo 'Tesla T4, 15360 MiB, 570.1'; echo 'H100';; esac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
+    found = doctor.gpus()
+    assert [each.verdict for each in found] == verdicts
+    assert all(("compute capability is below 8.0" in each.remedy) == (each.verdict == "note") for each in found)
+
+
 @pytest.mark.parametrize(("flags", "found"), [("fpu amx_bf16 sse", "native (amx_bf16)"), ("fpu sse", "not native")])
 def test_cpu_precision_is_read_from_the_flags(monkeypatch, flags, found):
     monkeypatch.setattr(doctor, "_cpu_info", lambda: f"processor : 0\nmodel name : Some CPU\nflags\t\t: {flags}\n")

@@ -191,6 +191,17 @@ def test_epochs_over_text_are_counted_by_its_size(folder):
     assert any("about" in note for note in found.notes)
 
 
+def test_why_documents_keep_a_mask_is_said(folder):
+    apart = "stages.pretrain.cross_document_attention=false"
+    quiet = "model.architecture.attention_probs_dropout_prob=0.0"
+    masks = [note for note in planned(folder, apart).stages[0].notes if "masks" in note]
+    assert masks == [
+        "documents are kept apart by masks: finery_varlen drops no attention weights, but attention_probs_dropout_prob is 0.1"
+    ]
+    for words in ((), (apart, quiet)):
+        assert not any("masks" in note for note in planned(folder, *words).stages[0].notes)
+
+
 def test_what_cannot_be_known_is_said_and_not_made_up(folder):
     text = RECIPE.replace("path: text.txt", "path: builtin/python-docs").replace("max_steps: 10, ", "")
     found = planned(folder, text=text)

@@ -16,6 +16,7 @@ from pipelines.core.load import loads
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.completions import CompletionCollator, Completions, encode_completions, stops_of
+from pipelines.models import varlen
 from pipelines.objectives.losses import token_loss
 from pipelines.tasks.causal.task import unfit
 from pipelines.tasks.causal.training import (
@@ -53,9 +54,9 @@ def refused(folder, *arguments, **keywords):
     return str(caught.value)
 
 
-def prepared(folder, context, keys="", model=None, tokenizer=None):
+def prepared(folder, context, keys="", model=None, tokenizer=None, wrapped=None):
     recipe = loaded(folder, keys)
-    stage = recipe.stages[0]
+    stage = recipe.stages[0] if wrapped is None else wrapped(recipe.stages[0])
     model = model or tiny.build("finery", Head("causal_lm"), family="decoder", max_position_embeddings=96)
     tokenizer = tokenizer or copy.deepcopy(tiny.tokenizer())
     given = context("supervised", stage_id=stage.id, recipe=recipe)
@@ -124,6 +125,32 @@ def test_a_template_from_a_file(folder, context):
     assert (
         prepared(folder, context, ", chat_template: mine.jinja")[2].chat_template == (folder / "mine.jinja").read_text()
     )
+
+
+class OneOfSeveral:
+    """A stage as a task of several, which brings no arguments of its own."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def __getattr__(self, name):
+        if name == "arguments":
+            raise AttributeError(name)
+        return getattr(self.stage, name)
+
+
+@pytest.mark.parametrize(
+    ("shortest", "several", "by_sequences"), [(8, False, True), (1024, False, False), (8, True, False)]
+)
+def test_packed_blocks_have_no_masks_where_sequences_serve(
+    shortest, several, by_sequences, folder, context, monkeypatch
+):
+    monkeypatch.setattr(varlen, "WITHOUT_KERNEL", shortest)
+    lesson, model, _, _ = prepared(folder, context, ", packing: true", wrapped=OneOfSeveral if several else None)
+    assert varlen.names_sequences(model.config) == by_sequences
+    batch = lesson.collate([lesson.examples[at] for at in range(2)])
+    assert ("attention_mask" in batch) != by_sequences
+    assert lesson.loss(model, batch)[0].item() > 0
 
 
 def test_a_changed_template_changes_what_the_stage_stands_on(folder):
