@@ -1,8 +1,8 @@
 """Attention over sequences that stand one after another, each of which sees itself alone: `finery_varlen`.
 
-Packed documents, and batches without padding, are told to the kernel by where each sequence begins, instead of by a mask
-of every token against every other: work and memory grow with the squares of the sequences' lengths and not with that
-of the block (Dao 2023, "FlashAttention-2", arxiv.org/abs/2307.08691, and `torch.nn.attention.varlen` of torch 2.13).
+Packed documents, and batches without padding, are told to the kernel by where each sequence begins, instead of by a
+mask of every token against every other: work and memory grow with the squares of the sequences' lengths and not with
+that of the block (Dao 2023, "FlashAttention-2", arxiv.org/abs/2307.08691, and `torch.nn.attention.varlen` of torch 2.13).
 The arguments are those of transformers' batches without padding: `cu_seq_lens_q` and `cu_seq_lens_k` (sequences + 1,),
 int32, where each begins and the last one ends; `max_length_q` and `max_length_k`, the longest.
 
@@ -65,7 +65,8 @@ def unavailable(config: PreTrainedConfig, precision: Precision, block: int) -> s
     if not torch.cuda.is_available() and block >= WITHOUT_KERNEL:
         return None
     if not torch.cuda.is_available():
-        return f"is faster on a processor from blocks of {WITHOUT_KERNEL} tokens on, torch finds no GPU, and these have {block}"
+        fast = f"is faster on a processor from blocks of {WITHOUT_KERNEL} tokens on"
+        return f"{fast}, torch finds no GPU, and these have {block}"
     if torch.version.cuda is None:
         return "runs on NVIDIA GPUs, and those of torch are others"
     if torch.cuda.get_device_capability() < OLDEST:

@@ -34,8 +34,8 @@ class Objective(Block):
     separates: ClassVar[bool] = False
     """Whether documents of one block can be kept apart: `input_ids` keep their length and every end of a document."""
     by_sequences: ClassVar[bool] = False
-    """Whether positions alone can say where such documents begin: nothing but order, padding and documents hides a token
-    from another, and the one model that is trained reads the batch as it is."""
+    """Whether positions alone can say where such documents begin: nothing but order, padding and documents hides a
+    token from another, and the one model that is trained reads the batch as it is."""
     pairs: ClassVar[bool] = False
     """Whether it learns from pairs of a source and a target, as a task, and not from text."""
     marks_spans: ClassVar[bool] = False

@@ -185,8 +185,8 @@ def compute_once(
     if layers is None or not rows or (asked is not None and asked < rows):
         return None
     learning = _cuts(layers, tuner, epochs)
-    if not learning or any(isinstance(each[0]["input_ids"][0], Sequence | np.ndarray) for each in sets):
-        return None  # rows of several texts
+    if not learning or any(_of_several_texts(each[0]) for each in sets):
+        return None
     texts = Texts(sets)
     files: dict[int, Path] = {}
     if context.world.is_main:
@@ -208,8 +208,13 @@ def compute_once(
     return frozen
 
 
+def _of_several_texts(example: Mapping[str, Any]) -> bool:
+    """Whether an example holds several texts: the options of a question, or the dialogues of a packed block."""
+    return "input_ids" not in example or isinstance(example["input_ids"][0], Sequence | np.ndarray)
+
+
 def _cuts(layers: FrozenLayers, tuner: Tuner | None, epochs: int) -> dict[int, set[str]]:
-    """The cuts of all epochs, and the names of the weights that learn at each; those without a frozen layer left out."""
+    """The cuts of all epochs that leave layers frozen, and the names of the weights that learn at each."""
     if tuner is None or not tuner.unfreezes:
         return {layers.frozen(): layers.learning()} if layers.frozen() else {}
     before, found = layers.learning(), dict[int, set[str]]()

@@ -251,7 +251,7 @@ KEPT_APART_BY_MASKS = (
 
 
 def older(capability: str) -> bool:
-    """Whether a compute capability such as `7.5` is below 8.0, from which on sequences have a kernel; False if unknown."""
+    """Whether a compute capability such as `7.5` is below 8.0, where sequences have no kernel; False if unknown."""
     major = capability.strip().partition(".")[0]
     return major.isdigit() and int(major) < 8
 

@@ -334,6 +334,13 @@ def test_fewer_steps_than_examples_ask_in_each_step(context: Callable[..., Conte
     assert not kept(place)
 
 
+def test_packed_blocks_and_options_are_asked_in_each_step(context: Callable[..., Context]):
+    model = HEAD.apply(tiny.build("gpt2", tiny.THREE))
+    for rows in ([{"parts": [{"input_ids": [5, 6]}]}] * 4, [{"input_ids": [[5, 6], [5, 7]]}] * 4):
+        asked = (model, HEAD, 3, list, classification_loss, None, torch.device("cpu"), rows)
+        assert frozen_features.compute_once(context(), *asked) is None
+
+
 def test_a_model_that_answers_otherwise_to_features_is_asked_in_each_step(context: Callable[..., Context]):
     """ALBERT's one layer is asked again and again: what it answers first is not what the head reads."""
     place = context()
