@@ -18,12 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.models.log_probabilities import (
-    distributions_of,
-    narrowing_is_exact,
-    only_positions,
-    without_wrappers,
-)
+from pipelines.models.log_probabilities import distributions_of, narrowing_is_exact
+from pipelines.models.read_places import only_positions, without_wrappers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
