@@ -129,7 +129,7 @@ def distributions_of(
         outputs, logits = logits_of(model, inputs, wanted)
         return outputs, TokenDistributions(logits)
     narrows = narrowing_is_exact(model, inputs, wanted)
-    with silent(model) as read, only_positions(model, wanted, inputs) if narrows else nullcontext():
+    with only_positions(model, wanted, inputs) if narrows else nullcontext(), silent(model) as read:
         outputs = model(**inputs)
     ((states, dtype),) = read
     states = states.reshape(-1, states.shape[-1]) if narrows else states[wanted]

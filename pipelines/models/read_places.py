@@ -111,7 +111,6 @@ class Places:
 
     def __init__(self, mask: Tensor | None) -> None:
         """`mask` is (batch, query), boolean; None means the first place of each row, however long the rows are."""
-        self.mask = mask
         self.numbers = None if mask is None else mask.flatten().nonzero().squeeze(1)
         self.shape = None if mask is None else mask.shape
 
@@ -164,16 +163,11 @@ def last_layer(bare: PreTrainedModel) -> nn.Module | None:
     body: Any = getattr(bare, "base_model", None)
     if getattr(getattr(bare, "config", None), "is_encoder_decoder", False):
         body = getattr(body, "decoder", None)
-    stacks = (getattr(body, "layers", None), getattr(body, "h", None), getattr(_encoder(body), "layer", None))
+    encoder = getattr(body, "encoder", None)
+    stacks = (getattr(body, "layers", None), getattr(body, "h", None), getattr(encoder, "layer", None))
     layers = next((stack for stack in stacks if isinstance(stack, nn.ModuleList)), None)
-    if layers is None or not len(layers):
-        return None
-    layer = layers[-1]
+    layer = layers[-1] if layers else None
     return layer if hasattr(layer, "_transform") or ends(layer) is not None else None
-
-
-def _encoder(body: Any) -> Any:
-    return getattr(body, "encoder", None)
 
 
 def ends(layer: Any) -> tuple[nn.Module, nn.Module] | None:
@@ -303,8 +297,8 @@ def wanted_rule(bare: PreTrainedModel, layer: nn.Module, inputs: dict[str, Tenso
                 outputs = bare(**some)
             return [each for each in outputs.values() if isinstance(each, Tensor) and each.is_floating_point()]
 
-        tried_one_by_one = (each for each in ANSWERS if _is_exact(bare, layer, Places(beside(each, chosen)), ask))
-        answer = next(tried_one_by_one, NOTHING)
+        answers = (each for each in ANSWERS if _is_exact(bare, layer, Places(beside(each, chosen)), ask))
+        answer = next(answers, NOTHING)
     setattr(bare, WANTED, answer)
     return answer
 

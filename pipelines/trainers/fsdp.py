@@ -168,6 +168,8 @@ def _try_head(bare: PreTrainedModel) -> None:
         if log_probabilities.narrowing_is_exact(bare, inputs, wanted) and layer is not None:
             read_places.wanted_rule(bare, layer, inputs, wanted)
     elif layer is not None:
+        if "MultipleChoice" in type(bare).__name__:  # reads (batch, choices, length)
+            inputs = {name: value[None] for name, value in inputs.items()}
         read_places.text_rule(bare, layer, inputs)
 
 
