@@ -29,9 +29,8 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from pipelines.architectures import configuration_finery, modeling_finery_classification, modeling_finery_language
+from pipelines.architectures import configuration_finery, modeling_finery_classification
 from pipelines.models import read_places
-from pipelines.objectives.generator import GeneratorAndDiscriminator, both_losses
 from pipelines.objectives.losses import classification_loss, token_loss
 from pipelines.tasks.preference.training import pair_loss
 
@@ -57,20 +56,10 @@ def model(kind: Any, config: Any, shape: tuple[int, ...], **more: Any) -> Any:
     )
 
 
-def finery(kind: Any, shape: tuple[int, ...], **more: Any) -> Any:
-    """One of ours: a decoder with rotary positions and pre-norm, unless it says otherwise."""
-    words = {"family": "decoder", "position": "rotary", "norm_position": "pre"} | more
+def finery(kind: Any, shape: tuple[int, ...]) -> Any:
+    """One of ours: a decoder with rotary positions and pre-norm."""
+    words = {"family": "decoder", "position": "rotary", "norm_position": "pre"}
     return model(kind, configuration_finery.FineryConfig, shape, **words)
-
-
-def detection(shape: tuple[int, ...]) -> GeneratorAndDiscriminator:
-    """An encoder, and a generator of the same depth and a quarter of the width."""
-    small = (shape[0] // 4, shape[1], 1, shape[3] // 4)
-    encoder = {"family": "encoder", "position": "learned", "norm_position": "post"}
-    judge = finery(modeling_finery_classification.FineryForTokenClassification, shape, num_labels=2, **encoder)
-    return GeneratorAndDiscriminator(
-        judge, finery(modeling_finery_language.FineryForMaskedLM, small, embedding_size=shape[0], **encoder)
-    )
 
 
 def texts(ids: torch.Tensor) -> Batch:
@@ -99,11 +88,6 @@ def labelled(share: float) -> Callable[[torch.Tensor], Batch]:
     return batch
 
 
-def judged(ids: torch.Tensor) -> Batch:
-    """Texts of which 15 % are hidden, all are judged, and the random numbers of the generator."""
-    return labelled(0.15)(ids) | {"replaced": torch.zeros_like(ids), "luck": torch.rand(ids.shape)}
-
-
 def of_text(model: Any, batch: Batch) -> torch.Tensor:
     """The mean loss of a classifier."""
     return classification_loss(model, batch, head_alone=True)[0] / len(batch["labels"])
@@ -117,12 +101,6 @@ def of_pairs(model: Any, batch: Batch) -> torch.Tensor:
 def of_tokens(model: Any, batch: Batch) -> torch.Tensor:
     """The mean loss of a language model."""
     return token_loss(model, batch)[0] / (batch["labels"] != -100).sum()
-
-
-def of_detection(model: Any, batch: Batch) -> torch.Tensor:
-    """The losses of generator and discriminator, each a mean, the second one 50 times."""
-    generator, discriminator = both_losses(model, batch)[0]
-    return generator / (batch["labels"] != -100).sum() + 50 * discriminator / batch["replaced"].numel()
 
 
 heads = modeling_finery_classification
@@ -141,7 +119,6 @@ CASES: dict[str, tuple[Callable[[tuple[int, ...]], Any], Callable[[torch.Tensor]
     "masked LM, 15 % (BERT)": (
         lambda shape: model(BertForMaskedLM, BertConfig, shape), labelled(0.15), of_tokens, LONGER
     ),
-    "replaced-token detection (ours)": (detection, judged, of_detection, LONGER),
     "causal LM, 25 % (Llama)": (
         lambda shape: model(LlamaForCausalLM, LlamaConfig, shape), labelled(0.25), of_tokens, LONGER
     ),
@@ -233,7 +210,7 @@ def main() -> None:
                 for what, side in (("training step", step(network, batch, loss)), ("evaluation", look)):
                     both = medians(side, arguments.rounds)
                     print(
-                        f"{case:32} {shape:7} {rows:2} x {tokens:3} {what:13} {both[False] * 1000:7.1f} ms, read places"
+                        f"{case:24} {shape:7} {rows:2} x {tokens:3} {what:13} {both[False] * 1000:7.1f} ms, read places"
                         f" {both[True] * 1000:7.1f} ms, {both[False] / both[True]:.2f}x, losses apart by {apart:.1e}",
                         flush=True,
                     )

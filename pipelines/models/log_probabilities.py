@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tuple[ModelOutput, Tensor]:
-    """(the model's outputs, its logits over the vocabulary at the `wanted` positions, (masked, vocab))."""
+def logits_of(
+    model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor, cut: bool = True
+) -> tuple[ModelOutput, Tensor]:
+    """(the model's outputs, its logits over the vocabulary at the `wanted` positions, (masked, vocab)).
+
+    Without `cut` the last layer runs for all positions, which costs a narrow model no more.
+    """
     if narrowing_is_exact(model, inputs, wanted):
-        with only_positions(model, wanted, inputs):
+        with only_positions(model, wanted, inputs if cut else None):
             outputs = model(**inputs)
         logits = token_logits(outputs)
         return outputs, logits.reshape(-1, logits.shape[-1])

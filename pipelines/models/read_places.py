@@ -220,7 +220,7 @@ def cut(layer: Any, places: Places) -> Iterator[None]:
         cuts.clear()
         states = next((each for each in (*given, *named.values()) if isinstance(each, Tensor)), None)
         numbers = None if states is None else places.of(states)
-        if numbers is None:
+        if states is None or numbers is None:
             return given, named
         whole = states.shape
         cuts.append((numbers, *whole[:2]))

@@ -85,7 +85,8 @@ def saved_head(folder: Path) -> ValueHead:
 def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """A list to which each pass through `model` appends its decoder's last hidden states (rows, length, dim).
 
-    They are what the language-model head reads, before any head is told to look at some places only.
+    They are what the language-model head reads, before any head is told to look at some places only. At places that
+    have no label they may be zero: the last layer runs for few others.
     """
     states: list[Tensor] = []
 
