@@ -16,6 +16,7 @@ from pipelines.models.log_probabilities import distributions_of, token_log_proba
 from pipelines.models.read_places import text_alone, without_wrappers
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.tasks.preference.training import pair_loss
+from pipelines.trainers import fsdp
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -358,4 +359,18 @@ def test_a_short_batch_decides_nothing():
     language = built("bert", tiny.MASKED)
     given.pop("labels")
     distributions_of(language, given, wanted)
+    assert language.finery_wanted_places == "wanted"
+
+
+@pytest.mark.parametrize("name", ["finery", "finery decoder", "bert", "gpt2"])
+def test_what_is_read_is_found_before_a_model_is_divided(name):
+    model = built(name)
+    fsdp.try_heads(model)
+    assert model.finery_text_place == PLACE[name]
+    if name != "gpt2":
+        choice = built(name, Head("multiple_choice"))
+        fsdp.try_heads(choice)
+        assert choice.finery_text_place == PLACE[name]
+    language = built(name, Head("causal_lm") if PLACE[name] != FIRST else tiny.MASKED)
+    fsdp.try_heads(language)
     assert language.finery_wanted_places == "wanted"
