@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS as TUNERS_TABLE
@@ -374,3 +375,19 @@ def test_what_is_read_is_found_before_a_model_is_divided(name):
     language = built(name, Head("causal_lm") if PLACE[name] != FIRST else tiny.MASKED)
     fsdp.try_heads(language)
     assert language.finery_wanted_places == "wanted"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "found"),
+    [("mistral", "wanted"), ("gemma2", "wanted"), ("gpt_neox", "wanted"), ("olmo2", ""), ("phi", None)],
+)
+def test_decoders_of_other_builds_are_cut_only_where_the_cut_is_exact(model_type, found, monkeypatch):
+    """Gemma 2 normalises on both sides of the network. OLMo 2's norms of that name stand behind attention, before the
+    residual sum, and Phi's network reads the norm before attention: both stay whole."""
+    words = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = AutoConfig.for_model(model_type, vocab_size=100, pad_token_id=0, head_dim=16, **words)
+    config.num_key_value_heads = 2
+    model = AutoModelForCausalLM.from_config(config)
+    tiny.disturb(model)
+    assert_same_learning(model, lambda model: token_loss(model, hidden_words())[0], monkeypatch)
+    assert getattr(model, "finery_wanted_places", None) == found
