@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from pipelines.models.linear_cross_entropy import (
     logits_by_chunk,
     summed_cross_entropy,
 )
+from pipelines.models.read_places import only_positions, tried, without_wrappers
 from pipelines.models.sampling import decoder_start, filled
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-def logits_of(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) -> tuple[ModelOutput, Tensor]:
-    """(the model's outputs, its logits over the vocabulary at the `wanted` positions, (masked, vocab))."""
+def logits_of(
+    model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor, cut: bool = True
+) -> tuple[ModelOutput, Tensor]:
+    """(the model's outputs, its logits over the vocabulary at the `wanted` positions, (masked, vocab)).
+
+    Without `cut` the last layer runs for all positions, which costs a narrow model no more.
+    """
     if narrowing_is_exact(model, inputs, wanted):
-        with only_positions(model, wanted):
+        with only_positions(model, wanted, inputs if cut else None):
             outputs = model(**inputs)
         logits = token_logits(outputs)
         return outputs, logits.reshape(-1, logits.shape[-1])
@@ -128,7 +134,7 @@ def distributions_of(
         outputs, logits = logits_of(model, inputs, wanted)
         return outputs, TokenDistributions(logits)
     narrows = narrowing_is_exact(model, inputs, wanted)
-    with silent(model) as read, only_positions(model, wanted) if narrows else nullcontext():
+    with only_positions(model, wanted, inputs) if narrows else nullcontext(), silent(model) as read:
         outputs = model(**inputs)
     ((states, dtype),) = read
     states = states.reshape(-1, states.shape[-1]) if narrows else states[wanted]
@@ -271,45 +277,6 @@ def narrowing_is_exact(model: nn.Module, inputs: dict[str, Tensor], wanted: Tens
         exact = False
     bare.finery_narrowing_is_exact = exact
     return exact
-
-
-@contextmanager
-def tried(bare: PreTrainedModel, device: torch.device) -> Iterator[None]:
-    """Passes that only look: without dropout, gradients or random numbers."""
-    modes = {module: module.training for module in bare.modules()}
-    bare.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
-def without_wrappers(model: nn.Module) -> PreTrainedModel:
-    """The transformers model inside DistributedDataParallel, torch.compile and PEFT."""
-    bare: Any = model.module if hasattr(model, "module") else model
-    bare = getattr(bare, "_orig_mod", bare)
-    bare = bare.module if isinstance(bare, nn.parallel.DistributedDataParallel) else bare
-    return bare.get_base_model() if hasattr(bare, "get_base_model") else bare
-
-
-@contextmanager
-def only_positions(model: nn.Module, wanted: Tensor) -> Iterator[None]:
-    """Let the body of `model` hand only the `wanted` (batch, query) positions to its head, as (1, masked, dim)."""
-
-    def narrow(module: nn.Module, arguments: Any, output: Any) -> Any:
-        hidden = output[0][wanted].unsqueeze(0)
-        if isinstance(output, tuple):
-            return (hidden, *output[1:])
-        output["last_hidden_state"] = hidden
-        return output
-
-    hook = without_wrappers(model).base_model.register_forward_hook(narrow)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")

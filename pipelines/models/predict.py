@@ -76,7 +76,7 @@ def predict(
     from pipelines.data.encoding import collate, encode
 
     examples = encode(tokenizer, rows, max_length)
-    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, first_token=True, **running))
+    return np.stack(forward(model, examples, partial(collate, tokenizer), _logits, head_alone=True, **running))
 
 
 def _logits(outputs: ModelOutput, inputs: Mapping[str, Tensor]) -> NDArray[np.float32]:
@@ -96,21 +96,21 @@ def forward(
     examples: Any,
     collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
     read: Callable[[ModelOutput, dict[str, Tensor]], Sequence[Any] | NDArray[np.generic]],
-    first_token: bool = False,
+    head_alone: bool = False,
     **running: Unpack[InferenceOptions],
 ) -> list[Any]:
     """What `read(outputs, batch)` keeps of each example, in the order of the examples, on every process.
 
-    With `first_token` it keeps nothing of other hidden states of the last layer than a head that reads no other.
+    With `head_alone` it keeps nothing of the hidden states of the last layer.
     `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
     """
 
-    from pipelines.models.first_token import first_token_only
+    from pipelines.models.read_places import text_alone
 
     def answer(positions: list[int], device: torch.device | str) -> Sequence[Any] | NDArray[np.generic]:
         inputs = collate([examples[position] for position in positions])
         given = {name: value.to(device) for name, value in inputs.items() if name != "labels"}
-        with first_token_only(model, given) if first_token else nullcontext():
+        with text_alone(model, given) if head_alone else nullcontext():
             outputs = model(**given)
         return read(outputs, inputs)
 

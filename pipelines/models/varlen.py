@@ -27,7 +27,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pipelines.core.model_types import takes_sequences
-from pipelines.models.log_probabilities import without_wrappers
+from pipelines.models.read_places import without_wrappers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

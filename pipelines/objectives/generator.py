@@ -108,7 +108,7 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
         Returns: `generated` logits (masked, vocab), `logits` (batch, length, 2), the judged `input_ids` and `replaced`,
         which of them are not the original's. A token that the generator guessed is an original one.
         """
-        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, masked)
+        _, generated = logits_of(self.generator, {"input_ids": input_ids, **others}, masked, cut=False)
         filled = original.clone()
         filled[masked] = sampled(generated.detach(), luck[masked])
         judged = self.discriminator(input_ids=filled, **others)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.models.first_token import first_token_only
 from pipelines.models.log_probabilities import distributions_of
+from pipelines.models.read_places import text_alone
 
 if TYPE_CHECKING:
     from transformers.utils import ModelOutput
@@ -66,15 +66,15 @@ def classification_loss(
     *,
     smoothing: float = 0.0,
     weights: Tensor | None = None,
-    first_token: bool = False,
+    head_alone: bool = False,
 ) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy summed over the examples. logits (batch, classes), labels (batch,).
 
-    With `first_token` nobody reads other hidden states of the last layer, unless the head does.
+    With `head_alone` nobody but the head reads hidden states of the last layer.
     """
     inputs = dict(inputs)
     labels = inputs.pop("labels")
-    with first_token_only(model, inputs) if first_token else nullcontext():
+    with text_alone(model, inputs) if head_alone else nullcontext():
         outputs = model(**inputs)
     return cross_entropy(outputs.logits, labels, smoothing, weights), outputs
 
@@ -94,12 +94,12 @@ def span_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Mode
 
 
 def regression_loss(
-    model: nn.Module, inputs: dict[str, Tensor], *, first_token: bool = False
+    model: nn.Module, inputs: dict[str, Tensor], *, head_alone: bool = False
 ) -> tuple[Tensor, ModelOutput]:
     """Squared error summed over the examples that have a label. logits (batch, 1), labels (batch,)."""
     inputs = dict(inputs)
     labels = inputs.pop("labels")
-    with first_token_only(model, inputs) if first_token else nullcontext():
+    with text_alone(model, inputs) if head_alone else nullcontext():
         outputs = model(**inputs)
     errors = (outputs.logits.float().squeeze(-1) - labels.float()) ** 2
     return errors.masked_fill(labels == IGNORED, 0.0).sum(), outputs

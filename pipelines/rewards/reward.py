@@ -55,12 +55,15 @@ def read_by_length(
     read: Callable[[ModelOutput, dict[str, Tensor]], Tensor],
     size: int = BATCH,
 ) -> list[float]:
-    """`read(outputs, inputs)` (batch,) of every example, in their order; the longest are read first.
+    """`read(outputs, inputs)` (batch,) of every example, in their order; the longest are read first. Of the outputs it
+    reads logits alone.
 
     Raises ModelError for a score that is no finite number.
     """
     import numpy as np
     import torch
+
+    from pipelines.models.read_places import text_alone
 
     scores = np.zeros(len(examples), dtype=np.float64)
     order = sorted(range(len(examples)), key=lambda place: -lengths[place])
@@ -69,7 +72,9 @@ def read_by_length(
         for start in range(0, len(order), size):
             places = order[start : start + size]
             inputs = {name: value.to(device) for name, value in batch([examples[place] for place in places]).items()}
-            scores[places] = read(model(**inputs), inputs).float().reshape(-1).cpu().numpy()
+            with text_alone(model, inputs):
+                outputs = model(**inputs)
+            scores[places] = read(outputs, inputs).float().reshape(-1).cpu().numpy()
     if not np.isfinite(scores).all():
         raise ModelError(
             f"{type(model).__name__} gives a text the score {scores[~np.isfinite(scores)][0]}; its weights are damaged"

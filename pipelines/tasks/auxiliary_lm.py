@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Head
-from pipelines.models.log_probabilities import TokenDistributions, without_wrappers
+from pipelines.models.log_probabilities import TokenDistributions
+from pipelines.models.read_places import without_wrappers
 from pipelines.tasks.subject import Subject, unfit_for_auxiliary_lm
 from pipelines.tasks.training import LABELS, PreparedTask
 

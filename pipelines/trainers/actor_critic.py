@@ -18,12 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.models.log_probabilities import (
-    distributions_of,
-    narrowing_is_exact,
-    only_positions,
-    without_wrappers,
-)
+from pipelines.models.log_probabilities import distributions_of, narrowing_is_exact
+from pipelines.models.read_places import only_positions, without_wrappers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,7 +85,8 @@ def saved_head(folder: Path) -> ValueHead:
 def last_hidden_states(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """A list to which each pass through `model` appends its decoder's last hidden states (rows, length, dim).
 
-    They are what the language-model head reads, before any head is told to look at some places only.
+    They are what the language-model head reads, before any head is told to look at some places only. At places that
+    have no label they may be zero: the last layer runs for few others.
     """
     states: list[Tensor] = []
 

@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.interfaces import World
-from pipelines.models import first_token, log_probabilities
+from pipelines.models import log_probabilities, read_places
 from pipelines.models.open_once import is_opened_once
 
 OPTIMIZER = "optimizer.safetensors"
@@ -128,12 +128,13 @@ def _is_stack(modules: nn.ModuleList) -> bool:
     )
 
 
-FOUND = ("finery_output_is_last", "finery_narrowing_is_exact", "finery_reads_first_token")
+FOUND = ("finery_output_is_last", "finery_narrowing_is_exact", read_places.TEXT, read_places.WANTED)
 """What a model remembers of `try_heads`."""
 
 
 def try_heads(model: nn.Module, once: bool = False) -> None:
-    """Find out now what a first batch would: whether heads look at one place at a time, or at the first token alone.
+    """Find out now what a first batch would: whether heads look at one place at a time, and which places of a
+    text they read.
 
     That is tried on the model without its wrappers, which sharded weights do not answer. With `once` the first process
     tries, which alone has the weights, and tells the others. Called on every process then.
@@ -161,11 +162,15 @@ def _try_head(bare: PreTrainedModel) -> None:
         inputs["decoder_input_ids"] = ids.clone()
     wanted = torch.zeros_like(ids, dtype=torch.bool)
     wanted[:, 2:5] = True
+    layer = read_places.last_layer(bare)
     if log_probabilities.output_layer(bare) is not None:
         log_probabilities.output_is_last(bare, inputs, wanted)
-        log_probabilities.narrowing_is_exact(bare, inputs, wanted)
-    elif (layer := first_token.last_layer(bare)) is not None:
-        first_token.reads_first_token(bare, layer, inputs)
+        if log_probabilities.narrowing_is_exact(bare, inputs, wanted) and layer is not None:
+            read_places.wanted_rule(bare, layer, inputs, wanted)
+    elif layer is not None:
+        if "MultipleChoice" in type(bare).__name__:  # reads (batch, choices, length)
+            inputs = {name: value[None] for name, value in inputs.items()}
+        read_places.text_rule(bare, layer, inputs)
 
 
 def elements(model: nn.Module) -> tuple[int, int]:

@@ -240,6 +240,8 @@ def scores_of(model: PreTrainedModel, examples: Examples, collate: Collate) -> n
     import numpy as np
     import torch
 
+    from pipelines.models.read_places import text_alone
+
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -253,6 +255,8 @@ def scores_of(model: PreTrainedModel, examples: Examples, collate: Collate) -> n
                 for name, value in collate([examples[at] for at in places]).items()
                 if name not in BESIDE
             }
-            scores[places] = model(**batch).logits.float().squeeze(-1).cpu().numpy().reshape(2, -1).T
+            with text_alone(model, batch):
+                logits = model(**batch).logits
+            scores[places] = logits.float().squeeze(-1).cpu().numpy().reshape(2, -1).T
     model.train(was_training)
     return scores

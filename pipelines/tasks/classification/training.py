@@ -44,8 +44,8 @@ class ClassificationTraining(TaskTraining):
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )
         weights = class_weights(subject, task, rows.labels or ())
-        smoothing, first = subject.label_smoothing_factor, subject.auxiliary_lm is None
-        loss = partial(classification_loss, smoothing=smoothing, weights=weights, first_token=first)
+        smoothing, alone = subject.label_smoothing_factor, subject.auxiliary_lm is None
+        loss = partial(classification_loss, smoothing=smoothing, weights=weights, head_alone=alone)
         return auxiliary_lm.prepared(
             subject, context, model, examples, partial(collate, tokenizer), loss, score(task), task.metrics[0]
         )

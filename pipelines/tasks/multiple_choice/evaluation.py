@@ -126,7 +126,14 @@ class MultipleChoiceEvaluation(TaskEvaluation):
             running["batch_size"] = max(
                 1, running["batch_size"] // max(rows.choices, 1)
             )  # as many texts as of other tasks
-            logits = forward(request.model, examples, partial(collate_choices, request.tokenizer), _logits, **running)
+            logits = forward(
+                request.model,
+                examples,
+                partial(collate_choices, request.tokenizer),
+                _logits,
+                head_alone=True,
+                **running,
+            )
             predicted.append(OptionPredictions(name, split, suffix, rows, np.stack(logits)))
         return Predictions(predicted, length, details={"articles_read_once": shared} if shared else {})
 

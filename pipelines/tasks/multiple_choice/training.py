@@ -107,6 +107,6 @@ class MultipleChoiceTraining(TaskTraining):
         tell_truncated(
             context, examples.truncated, sequences, f"sequences are cut to {limit} tokens", "max_length sets the limit"
         )
-        loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
+        loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor, head_alone=True)
         together: Any = partial(collate_choices, tokenizer)
         return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])

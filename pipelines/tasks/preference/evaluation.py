@@ -199,12 +199,12 @@ def prepared(
 
 def _scores(model: PreTrainedModel, examples: Any, together: Any, places: list[int], device: Any) -> Any:
     """(pairs, 2): the chosen answers' scores first. Raises ModelError for a model that gives no single number."""
-    from pipelines.core.errors import ModelError
+    from pipelines.models.read_places import text_alone
 
     batch = together([examples[at] for at in places])
-    logits = model(
-        **{name: value.to(device) for name, value in batch.items() if name not in ("labels", "margin")}
-    ).logits
+    inputs = {name: value.to(device) for name, value in batch.items() if name not in ("labels", "margin")}
+    with text_alone(model, inputs):
+        logits = model(**inputs).logits
     if tuple(logits.shape) != (2 * len(places), 1):
         raise ModelError(
             f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a "

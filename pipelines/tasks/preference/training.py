@@ -22,6 +22,7 @@ from pipelines.core.errors import DataError, IncompatibleError
 from pipelines.core.interfaces import IGNORED
 from pipelines.data.encoding import Columns
 from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encoded
+from pipelines.models.read_places import text_alone
 from pipelines.tasks.preference.rows import PreferenceRows
 from pipelines.tasks.preference.task import ONE_TEXT, reads_pairs
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining
@@ -251,7 +252,9 @@ def pair_loss(
 
     inputs = dict(inputs)
     labels, margin, probability = inputs.pop("labels"), inputs.pop("margin", None), inputs.pop("probability", None)
-    chosen, rejected = model(**inputs).logits.float().squeeze(-1).chunk(2)
+    with text_alone(model, inputs):
+        outputs = model(**inputs)
+    chosen, rejected = outputs.logits.float().squeeze(-1).chunk(2)
     each = bradley_terry(chosen, rejected, margin, smoothing if probability is None else 1 - probability)
     if centring:
         each = each + centring * distance_from_zero(chosen, rejected)

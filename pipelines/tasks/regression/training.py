@@ -49,7 +49,7 @@ class RegressionTraining(TaskTraining):
             model,
             examples,
             partial(collate, tokenizer),
-            partial(regression_loss, first_token=subject.auxiliary_lm is None),
+            partial(regression_loss, head_alone=subject.auxiliary_lm is None),
             score(task),
             task.metrics[0],
         )

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from pipelines.core.interfaces import Head
 from pipelines.models import log_probabilities as losses
-from pipelines.models.log_probabilities import only_positions
+from pipelines.models.read_places import only_positions, without_wrappers
 from pipelines.objectives.losses import Meter, classification_loss, regression_loss, token_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -155,9 +155,9 @@ def test_a_compiled_model_has_the_loss_of_the_plain_one() -> None:
 
 def test_wrappers_are_seen_through() -> None:
     model = tiny.build("bert", tiny.MASKED)
-    assert losses.without_wrappers(model) is model
-    assert losses.without_wrappers(torch.compile(model, backend="eager")) is model
-    assert losses.without_wrappers(LoRA(r=2).apply(model)) is model
+    assert without_wrappers(model) is model
+    assert without_wrappers(torch.compile(model, backend="eager")) is model
+    assert without_wrappers(LoRA(r=2).apply(model)) is model
 
 
 def test_losses_are_computed_in_float32_under_autocast() -> None:

@@ -424,10 +424,10 @@ def test_batches_made_elsewhere_and_layers_computed_twice_follow_the_phase(
 
 def test_the_first_token_alone_is_tried_on_the_text_itself(context: Callable[..., Context]):
     """The trial reads two rows: the features of the batch are not theirs."""
-    loss = partial(classification_loss, first_token=True)
+    loss = partial(classification_loss, head_alone=True)
     (plain, _), (once, _) = (fitted(context(str(way)), way, tuner=TOP, loss=loss) for way in (False, True))
-    assert plain.finery_reads_first_token
-    assert once.finery_reads_first_token
+    assert plain.finery_text_place == "first"
+    assert once.finery_text_place == "first"
     close(once, plain)
 
 

@@ -218,7 +218,7 @@ plain = dict(opening.open_folder(folder, head, 3).named_parameters())
 for name, weight in model.named_parameters():
     assert torch.equal(fsdp.whole(weight), plain[name]), name
 mask = torch.ones(2, 8, dtype=torch.long)
-assert fsdp.is_sharded(model) and model.finery_reads_first_token
+assert fsdp.is_sharded(model) and model.finery_text_place == "first"
 torch.distributed.destroy_process_group()
 """
 
