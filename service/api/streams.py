@@ -47,12 +47,15 @@ def stream_events(request: Request, service: Service, caller: Caller, job: Job, 
         last = after
         async with _woken(service, job_topic(job.id), ending) as wait:
             while not ending.is_set() and not await request.is_disconnected():
-                if not await run_in_threadpool(still_valid, service, caller):
-                    yield ServerSentEvent(REFUSED, event="end", id=str(last))
-                    return
                 try:
                     batch, over = await run_in_threadpool(_events, service, caller, job.id, last)
                 except NotFound:
+                    batch = None
+                # asked after reading: what was read happened while the token was valid
+                if not await run_in_threadpool(still_valid, service, caller):
+                    yield ServerSentEvent(REFUSED, event="end", id=str(last))
+                    return
+                if batch is None:
                     yield ServerSentEvent(GONE, event="end", id=str(last))
                     return
                 for event in batch:
@@ -128,12 +131,14 @@ def stream_log(
     async def pieces() -> AsyncIterator[ServerSentEvent]:
         at, place = attempt, offset
         while not ending.is_set() and not await request.is_disconnected():
-            if not await run_in_threadpool(still_valid, service, caller):
-                yield ServerSentEvent(REFUSED, event="end", id=f"{at or ''}:{place}")
-                return
             try:
                 chunks, over = await run_in_threadpool(_log, service, caller, job.id, at, place)
             except NotFound:
+                chunks = None
+            if not await run_in_threadpool(still_valid, service, caller):  # asked after reading, as above
+                yield ServerSentEvent(REFUSED, event="end", id=f"{at or ''}:{place}")
+                return
+            if chunks is None:
                 yield ServerSentEvent(GONE, event="end", id=f"{at or ''}:{place}")
                 return
             for at, place, text in chunks:

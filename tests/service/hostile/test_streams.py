@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from service.api import context, streams
+from service.api import streams
 from service.store.projects import new_token
 from service.store.store import Store
 from service.web import jobs as jobs_page
@@ -126,19 +126,23 @@ def test_every_stream_ends_when_its_token_expires(site, monkeypatch):
 
 
 def test_nothing_that_happens_after_the_revocation_is_sent(site, monkeypatch):
+    """Not even what is written between a look at the events and the look at the token."""
+    read = streams._events
+    looked, go_on = threading.Event(), threading.Event()
+
+    def late(*asked):
+        looked.set()
+        assert go_on.wait(PATIENCE)
+        return read(*asked)
+
     stream = opened(site, API[0])
-    valid = context.still_valid
-    asked = threading.Event()
-
-    def late(service, caller):
-        asked.set()
-        return valid(service, caller)
-
-    monkeypatch.setattr(streams, "still_valid", late)
+    monkeypatch.setattr(streams, "_events", late)
+    site.served.written(site.attempt, [{"event": "sample", "text": "before"}])  # wakes it
+    assert looked.wait(PATIENCE)
     site.served.store.revoke_token(site.token.id)
     site.served.written(site.attempt, [{"event": "sample", "text": "not for you"}])
-    stream.ended()
-    assert asked.is_set()
+    go_on.set()
+    assert stream.ended()[1]["reason"] == "bad_token"
     assert "not for you" not in json.dumps(stream.events)
 
 
