@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ def step_of(
     case: Case, model: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> Callable[[], None]:
     """One step as the trainer does it."""
-    loss = token_loss if case.predicted else classification_loss
+    loss = token_loss if case.predicted else partial(classification_loss, head_alone=True)
     learnt = [weight for weight in model.parameters() if weight.requires_grad]
     device = batch["input_ids"].device.type
 

@@ -23,6 +23,10 @@ LOGITS_AT_ONCE = 2**25
 """Where they are more, those that exist together. Many, for the gradient of the output matrix is added up once a chunk
 of them."""
 
+DENSEST = 0.75
+"""The share of places that are read from which on the whole last layer runs: picking them out would cost more than it
+saves."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -98,6 +102,9 @@ class Example:
     """Passes without gradients that each of them costs beside, such as a reference's."""
     copies: bool = False
     """Whether a frozen copy of the model is in memory."""
+    whole: bool = True
+    """Whether the model's last layer runs for all places; else for those that its head reads, where the model's build
+    allows it."""
 
 
 class ModelSize(Protocol):

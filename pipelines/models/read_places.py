@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pipelines.core.costs import DENSEST
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-DENSEST = 0.75
-"""The share of places that are read from which on the whole layer runs: picking them out would cost more than it
-saves."""
 NORMS = ("pre_feedforward_layernorm", "post_attention_layernorm", "ln_2")
 """What a decoder layer calls the norm before its feed-forward network: Gemma 2, Llama and its kin, GPT-2."""
 TOLERANCE = 0.02

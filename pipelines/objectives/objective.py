@@ -75,7 +75,8 @@ class Objective(Block):
         """What passes through the model for an example of `block_size` tokens."""
         kind = self.head.kind
         if kind in ("masked_lm", "pretraining"):
-            return Example(block_size, block_size, max(1, round(block_size * getattr(self, "probability", 1.0))))
+            predicted = max(1, round(block_size * getattr(self, "probability", 1.0)))
+            return Example(block_size, block_size, predicted, whole=False)
         return Example(block_size, block_size, block_size if kind in WORD_HEADS else 0)
 
     def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:

@@ -93,7 +93,8 @@ class Supervised(Subject, Stage):
         if self.auxiliary_lm is not None:
             notes.append("the scores of the auxiliary language model are not counted")
         length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
-        example = Example(length, target, target if head.kind in WORD_HEADS else 0)
+        predicted = target if head.kind in WORD_HEADS else 0
+        example = Example(length, target, predicted, whole=self.auxiliary_lm is not None)
         return planning.training(self, head, example, rows, notes)
 
     def head_left(self) -> Head:

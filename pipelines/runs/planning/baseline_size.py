@@ -45,6 +45,9 @@ class BaselineShape:
         """None: these are no sizes of a transformer."""
         return None
 
+    def cuts_last_layer(self, head: Head) -> bool:
+        return False
+
     def lacking(self, head: Head, before: Head) -> list[str]:
         return ["classifier"] if head.kind == "sequence_classification" and head != before else []
 

@@ -126,12 +126,18 @@ BY_FORMULA = ("lora", "qlora")
 BEYOND_FORMULA = ("exclude_modules", "layers_to_transform", "rank_pattern")
 """unless one of these keys is used."""
 
+CUT = ("bert", "roberta", "electra", "deberta-v2", "gpt2", "llama", "mistral")
+"""Types of transformers whose last layer is known to run for the places that are read alone."""
+
 
 class Shape(ModelSize, Protocol):
     """What a plan asks of a model."""
 
     def counts(self, head: Head) -> Mapping[str, int]:
         """Weights by module, and their `total`."""
+
+    def cuts_last_layer(self, head: Head) -> bool:
+        """Whether the last layer can run for the places that are read alone; False where that is not known."""
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         """Modules of the model with `head` that a checkpoint with the head `before` has no weights for."""
@@ -161,6 +167,7 @@ class OwnShape:
             key: words.get(key, value) for key, value in architecture_fields.DEFAULTS.items()
         }
         self.family = str(self.config["family"])
+        self.chunks = bool(words.get("chunk_size_feed_forward"))
 
     @property
     def plain_head(self) -> Head:
@@ -175,6 +182,9 @@ class OwnShape:
 
     def words(self, head: Head) -> dict[str, Any] | None:
         return self.config
+
+    def cuts_last_layer(self, head: Head) -> bool:
+        return not self.chunks
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         return [name for name, shape in self._own(head).items() if self._own(before).get(name) != shape]
@@ -270,6 +280,13 @@ class ForeignShape:
         ):  # such as the decoder of a BART, or a BERT made causal
             return None
         return _our_words(self._model(head), self.family)
+
+    def cuts_last_layer(self, head: Head) -> bool:
+        from pipelines.models.read_places import can_be_cut, last_layer
+
+        model = self._model(head)
+        layer = last_layer(model) if model.config.model_type in CUT else None
+        return layer is not None and can_be_cut(model, layer)
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         from pipelines.models.opening import outermost

@@ -290,6 +290,7 @@ class Planner:
             processes=self.processes,
             sharded=self.profile == "fsdp2",
             padded=stage.stage != "pretrain",
+            whole=example.whole or not self._cuts(stage, head, arguments),
         )
         if words is None:
             assert baseline is not None
@@ -300,6 +301,12 @@ class Planner:
             saved = round(adapter.packed * (FLOAT - packed_bytes(stage.tuner.quantization)))
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
         return replace(plan, memory=memory)
+
+    def _cuts(self, stage: Any, head: Head, arguments: Mapping[str, Any]) -> bool:
+        """Whether the last layer can run for the places that are read alone, as `models.read_places` finds out: not
+        where it is compiled, where virtual tokens stand before a text, or where weights are divided untried."""
+        hindered = arguments.get("torch_compile") or stage.tuner.positions or self.profile == "zero3"
+        return not hindered and self.model is not None and self.model.cuts_last_layer(head)
 
     def _with_communication(self, plan: StagePlan, sent: Communication | None) -> StagePlan:
         """`plan` with what the processes send, and with the time of it where this network was measured."""

@@ -24,7 +24,7 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
-from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_KEPT, Memory
+from pipelines.core.costs import DENSEST, LOGITS_AT_ONCE, LOGITS_KEPT, Memory
 
 FLOAT = 4
 """Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
@@ -55,6 +55,10 @@ ACTIVATION_VALUES = {
 """Values that an activation keeps beside its result, for each that it is given; 1 where nothing is said."""
 
 
+PLACE = 8
+"""Bytes of the number of a place that is picked out."""
+TEXT_HEADS = ("sequence_classification", "multiple_choice", "reward")
+"""Heads that decide about a text, and read one place of it."""
 LAYERED = ("attention", "cross_attention", "feed_forward", "norms")
 """Parts of a model, as `parameter_count` names them, that lie in its layers."""
 
@@ -85,6 +89,8 @@ class Step:
     """Whether the processes divide weights, gradients and optimizer state (`fsdp2`)."""
     padded: bool = False
     """Whether sequences are filled up, so that attention needs a mask even where every token sees all others."""
+    whole: bool = False
+    """Whether the last layer runs for all places, though few of them are read; see `models.read_places`."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,7 @@ class _Tracing:
         for stack in stacks(self.fields):
             yield self._embeddings(stack)
             for index in range(stack.layers):
-                blocks = list(self._layer(stack, index))
+                blocks = list(self._layer(stack, index, self._read(stack) if index + 1 == stack.layers else None))
                 yield from self._recomputed(blocks, stack) if self.step.recomputed else blocks
             yield self._final_norm(stack)
         yield from self._heads()
@@ -278,14 +284,43 @@ class _Tracing:
         shared = tied or stack.crosses  # then the words' gradient is there already, and another one is added to it
         return Segment(activations, others + (0 if shared else words), tokens * narrow * FLOAT, others + words)
 
-    def _layer(self, stack: Stack, index: int) -> Iterator[Segment]:
+    def _read(self, stack: Stack) -> int | None:
+        """Places of all sequences for which the last layer of `stack` runs behind its attention; None for all."""
+        step, both = self.step, self.fields["family"] == "encoder-decoder"
+        if step.whole or step.recomputed or (both and not stack.crosses):
+            return None
+        if self.head in TEXT_HEADS:
+            return step.batch
+        places = self.tokens[stack.tokens]
+        wanted = step.batch * step.predicted
+        if self.head not in WORD_HEADS or not 0 < wanted <= DENSEST * places:
+            return None
+        first = step.batch if self.head == "pretraining" else 0  # the pooler's
+        return min(wanted + first, places)
+
+    def _layer(self, stack: Stack, index: int, read: int | None = None) -> Iterator[Segment]:
+        """Behind its attention it runs for the `read` places; None for all."""
         layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
         length = self.step.length if tokens == "sequence" else self.step.target
         yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, self._windowed(index))
         if stack.crosses:
             source = self.step.length
             yield self._attention(f"{layer}.cross_attention", tokens, "sequence", length, source, False)
-        yield self._feed_forward(f"{layer}.feed_forward", self.tokens[tokens])
+        if read is None:
+            yield self._feed_forward(f"{layer}.feed_forward", self.tokens[tokens])
+        else:
+            yield self._cut(self._feed_forward(f"{layer}.feed_forward", read), self.tokens[tokens], read)
+
+    def _cut(self, narrow: Segment, tokens: int, read: int) -> Segment:
+        """What `narrow` does for `read` places, picked out of all and put back among them: the numbers of the places
+        are kept, and states of all places exist twice, those that are filled in and their copy, or two gradients."""
+        spread = 2 * tokens * self.fields["hidden_size"] * FLOAT
+        return replace(
+            narrow,
+            activations=narrow.activations + read * PLACE,
+            forward=narrow.forward + spread,
+            backward=narrow.backward + spread,
+        )
 
     def _windowed(self, index: int) -> bool:
         """Whether a layer sees a window only."""

@@ -167,6 +167,17 @@ def test_a_given_rate_replaces_the_assumed_one(folder):
     assert found.stages[2].seconds == found.stages[2].flops / 5e9
 
 
+@pytest.mark.parametrize("setting", ["torch_compile=true", "activation_checkpointing=true"])
+def test_a_compiled_or_recomputed_last_layer_is_counted_whole(folder, setting, monkeypatch):
+    def activations(*settings):
+        return planned(folder, *settings).stages[0].memory.activations
+
+    plain, other = activations(), activations(f"stages.pretrain.arguments.{setting}")
+    monkeypatch.setattr("pipelines.runs.planning.plan.Planner._cuts", lambda *given: False)
+    assert activations() > plain
+    assert activations(f"stages.pretrain.arguments.{setting}") == other
+
+
 def test_recomputing_activations_costs_a_forward_pass_and_saves_memory(folder):
     plain = planned(folder).stages[0]
     recomputed = planned(folder, "stages.pretrain.arguments.gradient_checkpointing=true").stages[0]

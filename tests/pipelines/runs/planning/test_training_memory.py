@@ -1,18 +1,21 @@
 """The formula of a step's memory against what autograd keeps, what torch allocates, and sums by hand."""
 
 import gc
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from pipelines.architectures import FineryConfig, arithmetic
 from pipelines.architectures.configuration_rules import completed
 from pipelines.core.interfaces import Head
 from pipelines.models.heads import auto_class, head_settings
-from pipelines.objectives.losses import token_loss
+from pipelines.objectives.losses import classification_loss, token_loss
 from pipelines.runs.planning import training_memory
-from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape
+from pipelines.runs.planning.model_size import PLAIN_HEADS, ForeignShape, OwnShape
 from pipelines.runs.planning.training_memory import Step, memory
 from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.tuners.lora import LoRA
@@ -76,6 +79,22 @@ def inputs(family: str, batch: int, length: int, target: int) -> tuple[dict[str,
     return found | {"labels": labels}, asked
 
 
+def bytes_kept(model, loss) -> int:
+    """Bytes that autograd keeps of a forward pass, weights left out."""
+    loss()  # finds out which places are read
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor):
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no other one gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss()
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize("design", DESIGNS)
 def test_activations_are_what_autograd_keeps(design, mixed):
@@ -84,22 +103,12 @@ def test_activations_are_what_autograd_keeps(design, mixed):
     head = PLAIN_HEADS[family]
     model = build(words, head)
     batch, asked = inputs(family, 4, 96, 70)
-    token_loss(model, batch)  # finds out whether its head may see few positions
-    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
 
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = tensor  # held, so that no other one gets its address
-        return tensor
+    def loss():
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            return token_loss(model, batch)
 
-    with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        torch.autocast("cpu", torch.bfloat16, enabled=mixed),
-    ):
-        token_loss(model, batch)
-    held = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    held = bytes_kept(model, loss)
     step = Step(batch=4, length=96, target=70, predicted=asked, mixed=mixed)
     assert memory({**SIZES, **words}, head.kind, 2, step).activations == pytest.approx(held, rel=0.05)
 
@@ -181,24 +190,78 @@ def test_the_peak_of_many_logits_is_that_of_counted_allocations(mixed):
 
 
 @pytest.mark.parametrize(
-    ("family", "mixed", "padded"), covering(product(sorted(PLAIN_HEADS), (False, True), (False, True)))
+    ("family", "mixed", "padded", "whole"),
+    covering(product(sorted(PLAIN_HEADS), (False, True), (False, True), (False, True))),
 )
-def test_the_peak_of_a_decision_is_that_of_counted_allocations(family, mixed, padded):
+def test_the_peak_of_a_decision_is_that_of_counted_allocations(family, mixed, padded, whole):
     head = Head("sequence_classification", ("a", "b", "c"))
     words = {"family": family}
     model = build(words, head)
     tokens = inputs("encoder", 4, 64, 0)[0]["input_ids"]
-    labels = torch.tensor([0, 1, 2, 0])
     mask = torch.ones_like(tokens)
     if padded:
         mask[1, 60:] = 0
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.tensor([0, 1, 2, 0])}
 
     def loss():
-        return torch.nn.functional.cross_entropy(model(tokens, attention_mask=mask).logits.float(), labels)
+        return classification_loss(model, batch, head_alone=not whole)[0] / 4
 
-    step = Step(batch=4, length=64, target=64, predicted=0, mixed=mixed, padded=padded)
+    step = Step(batch=4, length=64, target=64, predicted=0, mixed=mixed, padded=padded, whole=whole)
     predicted = memory({**SIZES, **words}, head.kind, 3, step)
     assert predicted.peak == pytest.approx(peak_of_a_step(model, loss, mixed), rel=0.15)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("design", ["bert", "rotary-sandwich", "gpt", "llama", "t5"])
+def test_a_decision_keeps_of_its_last_layer_what_is_counted(design, whole):
+    head = Head("sequence_classification", ("a", "b", "c"))
+    model = build(DESIGNS[design], head)
+    tokens = inputs("encoder", 4, 96, 0)[0]["input_ids"]
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": torch.tensor([0, 1, 2, 0])}
+    held = bytes_kept(model, lambda: classification_loss(model, batch, head_alone=not whole))
+    step = Step(batch=4, length=96, target=96, predicted=0, whole=whole)
+    words = {**SIZES, **DESIGNS[design]}
+    assert memory(words, head.kind, 3, step).activations == pytest.approx(held, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "deberta-v2", "gpt2", "llama", "mistral"])
+def test_models_of_transformers_save_what_is_said_or_more(name):
+    """Of BERT and its kin the projection behind attention is narrow too."""
+    words = {"model_type": name, **SIZES, "type_vocab_size": 2, "pad_token_id": 0}
+    words |= {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_inner": 160} if name == "gpt2" else {}
+    words |= {"num_key_value_heads": 2} if name in ("llama", "mistral") else {}
+    head = Head("sequence_classification", ("a", "b", "c"))
+    shape = ForeignShape(words)
+    assert shape.cuts_last_layer(head)
+    settings = {key: value for key, value in words.items() if key != "model_type"}
+    config = AutoConfig.for_model(name, **settings, **head_settings(head))
+    model = auto_class(head).from_config(config, attn_implementation="eager").train()
+    tokens = inputs("encoder", 4, 96, 0)[0]["input_ids"]
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": torch.tensor([0, 1, 2, 0])}
+    held = [bytes_kept(model, partial(classification_loss, model, batch, head_alone=alone)) for alone in (False, True)]
+    step = Step(batch=4, length=96, target=96, predicted=0, whole=True)
+    steps = [step, replace(step, whole=False)]
+    counted = [memory(shape.words(head), head.kind, 3, each).activations for each in steps]
+    assert 0 < counted[0] - counted[1] <= held[0] - held[1]
+
+
+@pytest.mark.parametrize(
+    ("head", "predicted", "read"),
+    [
+        ("masked_lm", 24, 24),
+        ("masked_lm", 25, 32),
+        ("masked_lm", 0, 32),
+        ("pretraining", 8, 9),
+        ("multiple_choice", 0, 1),
+        ("token_classification", 0, 32),
+    ],
+)
+def test_the_last_layer_is_counted_for_the_places_that_are_read(head, predicted, read):
+    """Behind attention a place keeps a constant number of bytes, and its number where it is picked out."""
+    step = Step(batch=4, length=32, target=0, predicted=predicted)
+    saved = memory(SIZES, head, 2, replace(step, whole=True)).activations - memory(SIZES, head, 2, step).activations
+    values = 64 + 2 + 64 + 64 + 2 * 160  # the norm's input and statistics, the mask, what two matrices and gelu read
+    assert saved == (4 * (32 - read) * values * 4 - 8 * 4 * read if read < 32 else 0)
 
 
 def test_recomputed_activations_keep_one_vector_a_token_and_layer():
