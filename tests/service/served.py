@@ -114,7 +114,11 @@ class Served:
 @contextmanager
 def listening(served: Served) -> Iterator[str]:
     """The application on a real port; its URL."""
-    config = uvicorn.Config(served.app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    # log_config: as in `finery serve`. uvicorn's own closes all handlers there are, and absl's, which rouge_score
+    # imports, closes the stream that it found: pytest's.
+    config = uvicorn.Config(
+        served.app, port=0, log_config=None, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, daemon=True)
     thread.start()

@@ -35,9 +35,9 @@ def served(tmp_path_factory):
     token = first_token(store, home)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings, store), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-    )
+    app = create_app(settings, store)
+    config = uvicorn.Config(app, log_config=None, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

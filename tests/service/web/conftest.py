@@ -77,7 +77,8 @@ def served(home: Path) -> Iterator[Site]:
         port = free.getsockname()[1]
     made = Site(f"http://127.0.0.1:{port}", settings, store, seed(settings, store))
     app = create_app(settings, store, made.wake)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(app, port=port, log_config=None, log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     limit = time.monotonic() + 20
