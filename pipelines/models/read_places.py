@@ -57,7 +57,7 @@ def text_alone(model: nn.Module, inputs: dict[str, Tensor]) -> Iterator[None]:
     bare = without_wrappers(model)
     layer = last_layer(bare)
     rule = text_rule(bare, layer, inputs) if layer is not None and can_be_cut(model, layer) else None
-    places = None if rule is None else Places.of_texts(rule, bare, inputs)
+    places = None if rule is None else ReadPlaces.of_texts(rule, bare, inputs)
     if places is None:
         yield
         return
@@ -93,19 +93,21 @@ def only_positions(model: nn.Module, wanted: Tensor, inputs: dict[str, Tensor] |
         hook.remove()
 
 
-def _wanted_places(model: nn.Module, bare: PreTrainedModel, inputs: dict[str, Tensor], wanted: Tensor) -> Places | None:
+def _wanted_places(
+    model: nn.Module, bare: PreTrainedModel, inputs: dict[str, Tensor], wanted: Tensor
+) -> ReadPlaces | None:
     read = int(wanted.sum())
     layer = last_layer(bare)
     if read == 0 or read > DENSEST * wanted.numel() or layer is None or not can_be_cut(model, layer):
         return None
     answer = wanted_rule(bare, layer, inputs, wanted)
-    return Places(beside(answer, wanted)) if answer else None
+    return ReadPlaces(beside(answer, wanted)) if answer else None
 
 
 # -- the places --------------------------------------------------------------------------------------------------------
 
 
-class Places:
+class ReadPlaces:
     """Which places of a batch are read."""
 
     def __init__(self, mask: Tensor | None) -> None:
@@ -114,7 +116,7 @@ class Places:
         self.shape = None if mask is None else mask.shape
 
     @classmethod
-    def of_texts(cls, rule: Rule, bare: PreTrainedModel, inputs: dict[str, Tensor]) -> Places | None:
+    def of_texts(cls, rule: Rule, bare: PreTrainedModel, inputs: dict[str, Tensor]) -> ReadPlaces | None:
         """The place that a rule names in each row; None where the inputs do not say which."""
         if rule == "first":
             return cls(None)
@@ -193,7 +195,7 @@ def can_be_cut(model: nn.Module, layer: Any) -> bool:
 
 
 @contextmanager
-def cut(layer: Any, places: Places) -> Iterator[None]:
+def cut(layer: Any, places: ReadPlaces) -> Iterator[None]:
     """What follows the attention of `layer` sees the places that are read and no other."""
     if hasattr(layer, "_transform"):
         transform: Callable[[Tensor], Tensor] = layer._transform
@@ -266,7 +268,7 @@ def text_rule(bare: PreTrainedModel, layer: nn.Module, inputs: dict[str, Tensor]
             return None
         read: Rule | None = None
         for rule in RULES:
-            places = Places.of_texts(rule, bare, some)
+            places = ReadPlaces.of_texts(rule, bare, some)
             if places is not None and _is_exact(bare, layer, places, lambda: [bare(**some).logits]):
                 read = rule
                 break
@@ -296,7 +298,7 @@ def wanted_rule(bare: PreTrainedModel, layer: nn.Module, inputs: dict[str, Tenso
                 outputs = bare(**some)
             return [each for each in outputs.values() if isinstance(each, Tensor) and each.is_floating_point()]
 
-        answers = (each for each in ANSWERS if _is_exact(bare, layer, Places(beside(each, chosen)), ask))
+        answers = (each for each in ANSWERS if _is_exact(bare, layer, ReadPlaces(beside(each, chosen)), ask))
         answer = next(answers, NOTHING)
     setattr(bare, WANTED, answer)
     return answer
@@ -346,7 +348,7 @@ def _telling_rows(inputs: dict[str, Tensor], padding: int | None) -> dict[str, T
     return {name: value.unsqueeze(0) for name, value in some.items()} if ids.ndim == 3 else some
 
 
-def _is_exact(bare: PreTrainedModel, layer: nn.Module, places: Places, ask: Callable[[], list[Tensor]]) -> bool:
+def _is_exact(bare: PreTrainedModel, layer: nn.Module, places: ReadPlaces, ask: Callable[[], list[Tensor]]) -> bool:
     """Whether what `ask` gives depends on no other place of the layer's output, and stays when the layer is cut, with
     its gradients."""
     entered: list[Tensor] = []

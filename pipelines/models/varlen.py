@@ -2,7 +2,7 @@
 
 Packed documents, and batches without padding, are told to the kernel by where each sequence begins, instead of by a
 mask of every token against every other: work and memory grow with the squares of the sequences' lengths and not with
-that of the block (Dao 2023, "FlashAttention-2", arxiv.org/abs/2307.08691, and `torch.nn.attention.varlen` of torch 2.13).
+that of the block (Dao 2023, "FlashAttention-2", arxiv.org/abs/2307.08691; `torch.nn.attention.varlen` of torch 2.13).
 The arguments are those of transformers' batches without padding: `cu_seq_lens_q` and `cu_seq_lens_k` (sequences + 1,),
 int32, where each begins and the last one ends; `max_length_q` and `max_length_k`, the longest.
 

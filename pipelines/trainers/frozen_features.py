@@ -58,7 +58,7 @@ NOT_READ = ("labels", "draw", "index")
 Collate = Callable[[list[dict[str, Any]]], dict[str, Any]]
 
 
-class Texts:
+class DistinctTexts:
     """The different rows of several sets of examples, as a model reads them."""
 
     def __init__(self, sets: Sequence[Examples]) -> None:
@@ -187,7 +187,7 @@ def compute_once(
     learning = _cuts(layers, tuner, epochs)
     if not learning or any(_of_several_texts(each[0]) for each in sets):
         return None
-    texts = Texts(sets)
+    texts = DistinctTexts(sets)
     files: dict[int, Path] = {}
     if context.world.is_main:
         files = _Asked(context, layers, collate, texts, device).files(learning)
@@ -232,7 +232,7 @@ class _Asked:
     """The frozen layers of a stage while their features are computed, on the main process."""
 
     def __init__(
-        self, context: Context, layers: FrozenLayers, collate: Collate, texts: Texts, device: torch.device
+        self, context: Context, layers: FrozenLayers, collate: Collate, texts: DistinctTexts, device: torch.device
     ) -> None:
         self.context, self.layers, self.collate, self.texts = context, layers, collate, texts
         if context.world.profile in ("single", "ddp"):  # else each process moves its own part
