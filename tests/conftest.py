@@ -51,7 +51,7 @@ def pytest_collection_finish() -> None:
     """Take what is imported by now out of garbage collection: each training run collects three times, and walking over
     a million objects of torch and transformers took half of a small run. Until now nothing was collected: a fifth of
     the time that importing takes. From now on after 50,000 new objects, as in the processes that touch weights: after
-    700 it took a tenth of the tests' time.
+    700 it took a tenth of the time of four files of tests.
     """
     gc.collect()
     gc.freeze()
