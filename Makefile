@@ -23,11 +23,12 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long"
-
-test-long: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: ONLY := -m "not long"
+# The types are checked beside the tests, which wait for a disk, a server or a browser now and then.
+test test-long: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ONLY); tests=$$?; \
+	wait $$types && exit $$tests
 
 test-gpu: .venv/ready
 	$(BIN)/python -m tests.gpu

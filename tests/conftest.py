@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from itertools import count
 from pathlib import Path
 
@@ -48,15 +49,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what is imported by now out of garbage collection: each training run collects three times, and walking over
-    a million objects of torch and transformers took half of a small run. Until now nothing was collected: a fifth of
-    the time that importing takes. From now on after 50,000 new objects, as in the processes that touch weights: after
-    700 it took a tenth of the time of four files of tests.
+    """Look for garbage seldom, as the processes that touch weights do: after 50,000 new objects. Until now nothing was
+    collected: a fifth of the time that importing takes.
+    """
+    keep_out_of_collections()
+    gc.set_threshold(50_000)
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Behind each file: what its tests imported stays."""
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        keep_out_of_collections()
+    return result
+
+
+def keep_out_of_collections() -> None:
+    """Take what there is by now out of garbage collection: each training run collects, and walking over a million
+    objects of torch and transformers took half of a small run.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000)
-    gc.enable()
 
 
 @pytest.fixture(scope="session")

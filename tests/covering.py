@@ -21,28 +21,40 @@ def examples(usual: int, long: int, **words: Any) -> hypothesis.settings:
     return hypothesis.settings(max_examples=long if os.environ.get(LONG) else usual, deadline=None, **words)
 
 
+def some(values: Iterable[Any], at: int, usual: int) -> list[Any]:
+    """So many of the values in a usual run, others at each place, and all of them with the long tests."""
+    whole = list(values)
+    return whole if os.environ.get(LONG) else [whole[(at * usual + each) % len(whole)] for each in range(usual)]
+
+
+def cover(groups: Sequence[set[Any]]) -> set[int]:
+    """Which sets hold together what all of them hold, taken greedily: the one with the most that is new first, and the
+    earlier of equals."""
+    missing: set[Any] = set().union(*groups)
+    chosen = set()
+    while missing:
+        best = max(range(len(groups)), key=lambda at: (len(groups[at] & missing), -at))
+        chosen.add(best)
+        missing -= groups[best]
+    return chosen
+
+
 def covering(
     cases: Iterable[Sequence[Any]], strength: int = 1, name: Callable[..., str] | None = None, drop: bool = False
 ) -> list[Any]:
     """The cases as pytest parameters: those that bring values of `strength` axes together for the first time run
     always, the others with the long tests, or not at all where `drop` is set, for cases that one test takes one after another.
 
-    Cases are taken greedily, the one with the most that is new first and the earlier of equals, so that a new entry
-    of a registry is in at once and the choice depends on nothing but the list.
+    A new entry of a registry is in at once, and the choice depends on nothing but the list.
     """
     whole = [tuple(case) for case in cases]
     names = [name(*case) if name else "-".join(str(part) for part in case) for case in whole]
 
-    def groups(at: int) -> set[tuple[tuple[int, str], ...]]:
-        parts = [(axis, str(part)) for axis, part in enumerate(whole[at])]
+    def groups(case: tuple[Any, ...]) -> set[tuple[tuple[int, str], ...]]:
+        parts = [(axis, str(part)) for axis, part in enumerate(case)]
         return set(combinations(parts, min(strength, len(parts))))
 
-    missing = set().union(*(groups(at) for at in range(len(whole)))) if whole else set()
-    chosen = set()
-    while missing:
-        best = max(range(len(whole)), key=lambda at: (len(groups(at) & missing), -at))
-        chosen.add(best)
-        missing -= groups(best)
+    chosen = cover([groups(case) for case in whole])
     return [
         pytest.param(*case, id=names[at], marks=() if at in chosen else pytest.mark.long)
         for at, case in enumerate(whole)

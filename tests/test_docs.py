@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -213,13 +214,13 @@ def test_keys_that_tables_explain_are_keys_of_a_recipe():
 # The reference
 
 
-def test_the_reference_is_built_from_the_code(tmp_path):
+def test_the_reference_is_built_from_the_code(tmp_path, monkeypatch):
     """As `make docs` does it: every name of every registry, every verb, event and route has its place."""
     from pipelines.core import events, registry
 
-    program = [sys.executable, str(DOCS / "build_reference.py"), str(tmp_path / "reference")]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["build_reference.py", str(tmp_path / "reference")])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run_path(str(DOCS / "build_reference.py"), run_name="__main__")
     pages = {page.stem: page for page in (tmp_path / "reference").glob("*.md")}
     for target in links(pages["index"]):
         assert (tmp_path / "reference" / target).is_file()
@@ -411,14 +412,14 @@ test {short} && grep -qxF "$*" {given} && exit 0
 echo "$*" >> {given}
 case "$1" in
   init) exec {call} "$@" --force ;;
-  run) test {short} && test -d runs && shift && exec {call} plan "$@" {small}
+  run) test {short} && shift && exec {call} plan "$@" {small}
     exec {call} "$@" {small} ;;
-  evaluate|predict) test {short} && exit 0 ;;
+  resume|evaluate|predict|doctor) test {short} && exit 0 ;;
 esac
 exec {call} "$@"
 """
-"""This repository's command on a tiny model. In short, only the first `run` is done, a later one is
-planned, and the same words are not given twice."""
+"""This repository's command on a tiny model. In short, a `run` is planned, the same words are not given twice, and what
+else takes seconds is done by tests of its own."""
 
 
 @pytest.mark.early
@@ -459,4 +460,4 @@ def test_the_commands_that_pages_show_run_in_their_order(short, tmp_path):
         call = ["bash", "-e", "-c", fence.text]
         done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"{fence}: {done.stdout}{done.stderr}"
-    assert (folder / "registry/my-data/README.md").is_file()
+    assert short or (folder / "registry/my-data/README.md").is_file()

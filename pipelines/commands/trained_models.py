@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +78,8 @@ def find_all(given: Sequence[str]) -> list[TrainedModel]:
         models = find(name)
         taken = {each.id.partition("/")[0] for each in every}
         for stage_id in dict.fromkeys(each.id.partition("/")[0] for each in models):
-            free = next(
-                other
-                for other in (stage_id, *(f"{stage_id}-{number}" for number in range(2, 10**6)))
-                if other not in taken
-            )
+            numbered = (f"{stage_id}-{number}" for number in count(2))
+            free = next(other for other in chain([stage_id], numbered) if other not in taken)
             every += [
                 each.renamed(free) if free != stage_id else each
                 for each in models

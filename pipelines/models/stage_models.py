@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,7 @@ class StageModels:
         checkpoint: str | None = None,
     ) -> PreTrainedModel:
         """As `ModelOpener` promises."""
+        _keep_out_of_collections()
         seed, source = self.recipe.seed_of(self.stage), stage_id or self.recipe.model_of(self.stage)
         if head is None:
             head = heads.of_checkpoint(checkpoint) if checkpoint else heads.read_by(self.recipe, source, self.folders)
@@ -85,6 +88,14 @@ class StageModels:
         if not self.world.is_sharded:  # then the others may not be here: `open_once`
             self.barrier()
         model.name_or_path = str(folder)
+
+
+@cache
+def _keep_out_of_collections() -> None:
+    """Take what is imported before the first model is there out of garbage collection, for the life of the process:
+    each training run collects, and walks over a million objects of torch and transformers. Once: a model among them
+    would never be let go, whose wrapped `forward` stands in a circle with it."""
+    gc.freeze()
 
 
 def open_tokenizer(

@@ -74,9 +74,15 @@ def test_every_key_is_explained(name: str) -> None:
     assert stage.model_fields["stage"].default == name
 
 
+@pytest.fixture(scope="module")
+def choices() -> list[dict[str, Any]]:
+    """Every stage of the whole schema."""
+    found: list[dict[str, Any]] = schema()["properties"]["stages"]["items"]["anyOf"]
+    return found
+
+
 @pytest.mark.parametrize("name", STAGES)
-def test_it_stands_in_the_schema_with_its_keys(name: str) -> None:
-    choices = schema()["properties"]["stages"]["items"]["anyOf"]
+def test_it_stands_in_the_schema_with_its_keys(name: str, choices: list[dict[str, Any]]) -> None:
     (found,) = [choice for choice in choices if choice.get("properties", {}).get("stage") == {"const": name}]
     assert set(found["properties"]) == set(STAGES.load(name).keys())
     assert "stage" in found["required"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.tasks.base import LabelledTask
 from pipelines.tasks.preference.rows import PreferenceRows
+from tests.covering import LONG
 
 ABSENT = {"glue/ax": "the mirror has no diagnostics set; its rows are tested with a stand-in in test_glue.py"}
 UNTRAINED = tuple(name for name in TASKS if TASKS.load(name).trained_by)
@@ -62,7 +64,9 @@ def test_its_head_is_known_without_reading_data(task: LabelledTask, monkeypatch:
 def test_the_columns_of_its_rows_have_one_length_and_labels_in_range(
     readable: LabelledTask, rows_of: Callable[[str], Any]
 ):
-    for split in (*(["train"] if readable.name not in UNTRAINED else []), *readable.evaluation_splits.values()):
+    """Training rows, up to a million, with the long tests."""
+    training = ["train"] if os.environ.get(LONG) and readable.name not in UNTRAINED else []
+    for split in (*training, *readable.evaluation_splits.values()):
         if readable.name in ABSENT:
             with pytest.raises(DataError):
                 readable.rows(split)

@@ -91,8 +91,10 @@ def test_a_keyword_reward_rises_within_a_few_dozen_iterations(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("shape", "tuner"),
-    [(DECODER, "tuner: {name: lora, r: 2}"), (BOTH, "")],
-    ids=["decoder-lora", "encoder-decoder-full"],
+    [
+        pytest.param(DECODER, "tuner: {name: lora, r: 2}", id="decoder-lora"),
+        pytest.param(BOTH, "", id="encoder-decoder-full", marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_run_ends_as_if_it_had_not_been(shape: str, tuner: str, tmp_path: Path) -> None:
     recipe = written(tmp_path, shape, tuner)

@@ -171,8 +171,10 @@ stages:
 
 @pytest.mark.parametrize(
     ("objective", "family", "apart"),
-    [("causal_lm", "decoder", "false"), ("next_sentence", "encoder", "true")],
-    ids=["causal", "pairs"],
+    [
+        pytest.param("causal_lm", "decoder", "false", id="causal", marks=pytest.mark.long),
+        pytest.param("next_sentence", "encoder", "true", id="pairs"),
+    ],
 )
 def test_a_killed_pretraining_sees_the_samples_it_would_have_seen(
     objective: str, family: str, apart: str, tmp_path: Path

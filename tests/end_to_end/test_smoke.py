@@ -18,19 +18,46 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import sacrebleu
+from ruamel.yaml import YAML
 
 import pipelines
+from pipelines.core import registry
 from pipelines.core.events import read_events
 from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
+from pipelines.core.registry import Registry
 from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
 from pipelines.runs.run import RecipeRun, run
 from tests.clean_process import forked_proofs
+from tests.covering import cover
 
 SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob("*.yaml"))
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
+
+
+def named_in(recipe: Path) -> set[str]:
+    """The names of our registries that a recipe uses, each with the key that it stands behind, and the kind of its
+    model."""
+    known = {name for table in vars(registry).values() if isinstance(table, Registry) for name in table}
+    loaded = load(recipe)
+
+    def names(value: Any, key: str) -> Iterator[str]:
+        if isinstance(value, dict):
+            for each, part in value.items():
+                yield from names(part, each)
+        elif isinstance(value, list):
+            for part in value:
+                yield from names(part, key)
+        elif isinstance(value, str) and value in known and key not in ("id", "from", "on"):
+            yield f"{key} {value}"
+
+    return {*names(YAML(typ="safe").load(loaded.to_yaml()), ""), f"model {loaded.model.shape()['model_type']}"}
+
+
+ALWAYS = cover([named_in(path) for path in SMOKE])
+"""Recipes that together use each name; the others run with the long tests."""
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
@@ -99,7 +126,13 @@ def proofs() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=SMOKE, ids=[path.stem for path in SMOKE])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, id=path.stem, marks=() if at in ALWAYS else pytest.mark.long)
+        for at, path in enumerate(SMOKE)
+    ],
+)
 def place(request: pytest.FixtureRequest, proofs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp(request.param.stem), request.param)
     with traced(made.executed):

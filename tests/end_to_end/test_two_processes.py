@@ -198,6 +198,7 @@ def tricks(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return one, two
 
 
+@pytest.mark.long
 def test_each_part_of_a_loss_is_divided_by_the_items_of_both_processes(tricks: tuple[Path, Path]) -> None:
     """Hidden tokens and pairs of sentences, in the last batch of an epoch too."""
     one, two = tricks

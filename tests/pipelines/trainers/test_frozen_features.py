@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from pipelines.tuners.p_tuning import PTuning
 from pipelines.tuners.prefix import Prefix
 from pipelines.tuners.prompt import Prompt
 from tests import tiny
+from tests.covering import covering
 from tests.pipelines.trainers.test_trainer import examples, weights
 
 ARGUMENTS = {
@@ -92,11 +94,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return passes
 
 
-PLAIN = [
-    (family, tuner)
-    for family in ("bert", "finery", "gpt2", "distilbert", "llama", "modernbert")
-    for tuner in (HEAD, TOP)
-]
+PLAIN = covering(
+    product(("bert", "finery", "gpt2", "distilbert", "llama", "modernbert"), (HEAD, TOP)),
+    name=lambda family, tuner: f"{family}-{'layer' if tuner.layers else 'head'}",
+)
 ADAPTED = {
     "lora": ("bert", UPPER),
     "dora": ("finery", LoRA(r=2, layers_to_transform=1, use_dora=True, lora_alpha=4)),
@@ -112,10 +113,19 @@ ADAPTED = {
 }
 
 
+ALSO = ("pissa", "lora gpt2", "lora llama", "lora by name", "parallel", "train")
+"""Other ways to the same cut."""
+
+
 @pytest.mark.parametrize(
     ("family", "tuner"),
-    [*PLAIN, *ADAPTED.values()],
-    ids=[*(f"{family}-{'layer' if tuner.layers else 'head'}" for family, tuner in PLAIN), *ADAPTED],
+    [
+        *PLAIN,
+        *(
+            pytest.param(*case, id=name, marks=pytest.mark.long if name in ALSO else ())
+            for name, case in ADAPTED.items()
+        ),
+    ],
 )
 def test_losses_and_weights_are_those_of_asking_in_each_step(
     family: str, tuner: Any, context: Callable[..., Context], events: Any
@@ -305,7 +315,9 @@ def test_where_the_lowest_weights_learn_nothing_is_kept(family: str, tuner: Any,
     assert not kept(place)
 
 
-@pytest.mark.parametrize("family", ["electra", "roberta", "deberta-v2", "xlnet"])
+@pytest.mark.parametrize(
+    "family", [*(pytest.param(name, marks=pytest.mark.long) for name in ("electra", "roberta")), "deberta-v2", "xlnet"]
+)
 def test_other_families_are_served_or_asked_in_each_step(family: str, context: Callable[..., Context]):
     """XLNet's states have the length first."""
     (plain, _), (once, _) = (fitted(context(str(way)), way, family, TOP) for way in (False, True))
@@ -407,7 +419,7 @@ def test_a_stop_resumes_to_the_bit_and_rows_set_aside_are_scored(context: Callab
     "more",
     [
         {"dataloader_num_workers": 1},
-        {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+        pytest.param({"dataloader_num_workers": 1, "dataloader_persistent_workers": True}, marks=pytest.mark.long),
         {"activation_checkpointing": True},
     ],
     ids=["workers", "persistent", "checkpointing"],

@@ -13,6 +13,7 @@ from pipelines.core.yaml_positions import read_yaml_text, scalar
 from service import logs
 from service.settings import read_settings
 from service.web.sessions import COOKIE, Sessions
+from tests.covering import some
 from tests.service.hostile.test_connections import serving
 from tests.service.served import RECIPE, YAML, application
 from tests.words import words_of
@@ -71,10 +72,13 @@ def asked_of(method, path):
     return [each["name"] for each in described if each["in"] == "query"]
 
 
-@pytest.mark.parametrize(("method", "path"), [each for each in operations() if "{" in each[1] or asked_of(*each)])
-def test_no_route_breaks_at_odd_words_in_paths_and_queries(served, recorded, method, path):
+ASKED = [each for each in operations() if "{" in each[1] or asked_of(*each)]
+
+
+@pytest.mark.parametrize(("number", "method", "path"), [(number, *each) for number, each in enumerate(ASKED)])
+def test_no_route_breaks_at_odd_words_in_paths_and_queries(served, recorded, number, method, path):
     query = asked_of(method, path)
-    for odd in ODD.values():
+    for odd in some(ODD.values(), number, 4):
         if "{" in path:
             answered(served.admin, method, re.sub(r"\{[^}]*\}", odd, path))
         for at in range(0, len(query), 10):  # an address has so many characters at most
@@ -97,10 +101,10 @@ TYPES = (
 def test_no_route_breaks_at_odd_bodies(served, recorded, number, method, path):
     """Every body as JSON, and as another type: each type at each route, and with each body at some of them."""
     path = re.sub(r"\{[^}]*\}", "x", path)
-    for at, body in enumerate(BODIES.values(), number):
+    for at, body in enumerate(some(BODIES.values(), number, 5), number):
         for kind in ("application/json", TYPES[at % len(TYPES)]):
             answered(served.admin, method, path, content=body, headers={"Content-Type": kind})
-    for charset in ("undefined", "unicode_escape", "utf-7", "zlib", "idna", "utf-16"):
+    for charset in some(("undefined", "unicode_escape", "utf-7", "zlib", "idna", "utf-16"), number, 2):
         body = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n\\ud800\r\n--x--\r\n'
         headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
         answered(served.admin, method, path, content=body, headers=headers)
