@@ -33,7 +33,7 @@ from service.web.access import Seen, Submitting, new_router, service_of
 from service.web.job_view import BUTTONS, JobView, as_json, job_view, points_of, series_of, summaries, without_secrets
 from service.web.rendering import HEADERS, page, partial
 from service.web.sessions import Visitor
-from service.web.streams import SIGNED_OUT, PageParts, message, respond, turns
+from service.web.streams import SIGNED_OUT, PageParts, looks, message, respond
 
 SHOWN = 64_000
 """Bytes at the end of a log that a page shows."""
@@ -235,19 +235,16 @@ async def stream(request: Request, visitor: Seen, job_id: str) -> Response:
 async def _messages(request: Request, visitor: Visitor, job_id: str) -> AsyncIterator[ServerSentEvent]:
     service = service_of(request)
     follower = _Follower(service, visitor, job_id)
-    async for may_look in turns(request, service.store.changes, job_topic(job_id), 2.0):
-        if not may_look:
+    async for news in looks(request, service.store.changes, job_topic(job_id), 2.0, follower.look):
+        if news is None:
             yield message(SIGNED_OUT, {})
-            return
-        try:
-            news = await asyncio.to_thread(follower.look)
-        except NotFound:  # deleted
-            yield message("over", {})
             return
         for name, data in news:
             yield message(name, data)
         if follower.over:
             yield message("over", {})
+        if follower.deleted:
+            return
 
 
 class _Follower:
@@ -260,10 +257,17 @@ class _Follower:
         self.seen = -1
         self.attempt = ""
         self.read = 0
-        self.over = False
+        self.over = self.deleted = False
 
     def look(self) -> list[tuple[str, Any]]:
         """The messages for what is new since the last look."""
+        try:
+            return self._news()
+        except NotFound:
+            self.over = self.deleted = True
+            return []
+
+    def _news(self) -> list[tuple[str, Any]]:
         messages: list[tuple[str, Any]] = []
         job = self.service.store.job(self.job_id, self.visitor.project)
         changed = job.last_event != self.seen or not job.over

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from service.store.store import Store
 from service.web.access import Administering, Seen, new_router, service_of
 from service.web.rendering import page, partial
 from service.web.sessions import Visitor
-from service.web.streams import SIGNED_OUT, PageParts, message, respond, turns
+from service.web.streams import SIGNED_OUT, PageParts, looks, message, respond
 
 router = new_router()
 PAGE_SIZE = 50
@@ -119,22 +118,20 @@ async def _messages(
     parts = PageParts()
     shown: set[str] | None = None
 
-    def look() -> tuple[list[Job], dict[str, int]]:
-        return _found(store, visitor, filters)[0], _counts(store, visitor)
+    def look() -> tuple[list[Job], list[Job], dict[str, int]]:
+        """The jobs that the filter finds, those that the page shows, and how many there are."""
+        nonlocal shown
+        jobs = _found(store, visitor, filters)[0]
+        shown = {job.id for job in jobs if not newest or job.id <= newest} if shown is None else shown
+        rest = _still_there(store, visitor, sorted(shown - {job.id for job in jobs}))
+        return jobs, [job for job in [*jobs, *rest] if job.id in shown], _counts(store, visitor)
 
-    async for may_look in turns(request, store.changes, JOBS, MOST_IDLE):
-        if not may_look:
+    async for seen in looks(request, store.changes, JOBS, MOST_IDLE, look):
+        if seen is None:
             yield message(SIGNED_OUT, {})
             return
-        jobs, counts = await asyncio.to_thread(look)
-        shown = {job.id for job in jobs if not newest or job.id <= newest} if shown is None else shown
-        missing = sorted(shown - {job.id for job in jobs})
-        rest = await asyncio.to_thread(_still_there, store, visitor, missing) if missing else []
-        rows = {
-            f"row-{job.id}": partial("parts/job_row.html.jinja", job=job, visitor=visitor)
-            for job in [*jobs, *rest]
-            if job.id in shown
-        }
+        jobs, there, counts = seen
+        rows = {f"row-{job.id}": partial("parts/job_row.html.jinja", job=job, visitor=visitor) for job in there}
         fresh = parts.fresh(
             {**rows, "counts": partial("parts/job_counts.html.jinja", counts=counts, groups=GROUPS, filters=filters)}
         )

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from fastapi import Request
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -16,6 +16,7 @@ from service.store.changes import ACCESS, Changes
 from service.web.access import visitor_of
 from service.web.rendering import HEADERS
 
+T = TypeVar("T")
 SHORTEST_PAUSE = 0.7
 """Seconds between two messages of parts: faster is not read."""
 SIGNED_OUT = "signed-out"
@@ -37,19 +38,23 @@ def woken_by(changes: Changes, *topics: str) -> Iterator[asyncio.Event]:
         yield event
 
 
-async def turns(request: Request, changes: Changes, topic: str, idle: float) -> AsyncIterator[bool]:
-    """One turn at once, then one for every change, at least every `idle` seconds, while the visitor is there.
+async def looks(
+    request: Request, changes: Changes, topic: str, idle: float, look: Callable[[], T]
+) -> AsyncIterator[T | None]:
+    """What `look` sees at once, then after every change, at least every `idle` seconds, while the visitor is there.
 
-    Before each it asks whether the visitor may still look; False is the last turn, of one who may not.
+    Whether the visitor may look is asked after each: what was seen happened while it was so. None is the last, for one
+    who may not.
     """
     with woken_by(changes, topic, ACCESS) as changed:
         while not await request.is_disconnected():
             changed.clear()
+            seen = await asyncio.to_thread(look)
             visitor = await asyncio.to_thread(visitor_of, request)
             if visitor is None or visitor.token is None:
-                yield False
+                yield None
                 return
-            yield True
+            yield seen
             await asyncio.sleep(SHORTEST_PAUSE)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), idle)
