@@ -325,10 +325,20 @@ class StageTrainer(Base):  # type: ignore[misc]
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def train(self, *given: Any, **keywords: Any) -> TrainOutput:
-        if self.args.device.type != "cpu" or self.args.torch_compile:
-            return super().train(*given, **keywords)
-        with dropout.few_bits() as self.masks:
-            return super().train(*given, **keywords)
+        few_bits = self.args.device.type == "cpu" and not self.args.torch_compile
+        try:
+            with dropout.few_bits() if few_bits else nullcontext() as self.masks:
+                return super().train(*given, **keywords)
+        finally:
+            self._end_workers()
+
+    def _end_workers(self) -> None:
+        """End the processes that made batches and stayed between epochs. The garbage collection, which would find them
+        in a circle, waits five seconds for each."""
+        for loader in self.accelerator._dataloaders:
+            batches = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
+            if (end := getattr(batches, "_shutdown_workers", None)) is not None:
+                end()
 
     def _masks_of_batch(self) -> AbstractContextManager[None]:
         """Opens the stream of this batch, which is the n-th that the processes together see in this step."""

@@ -7,6 +7,7 @@ Peak memory is what was in use at most since the last reset.
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -342,6 +343,11 @@ LARGE = 200 * 2**20
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
 )
+def test_processes_that_stay_between_epochs_end_with_the_training(context: Callable[..., Context]) -> None:
+    train(context(), Full(), dataloader_num_workers=1, dataloader_persistent_workers=True)
+    assert multiprocessing.active_children() == []
+
+
 def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
     reset_peak_memory()
     before = peak_memory()
