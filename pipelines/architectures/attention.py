@@ -162,12 +162,14 @@ def _ready(config: FineryConfig, mask: Tensor, window: Tensor | None, dtype: tor
     if window is not None:
         mask = mask[..., -window.shape[-1] :]
     if config._attn_implementation == "flex_attention":
-        return _blocks(mask if mask.dtype == torch.bool else mask > lowest / 2, window)
+        seen = mask if mask.dtype == torch.bool else mask > max(lowest, torch.finfo(mask.dtype).min) / 2
+        return _blocks(seen, window)
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, lowest)
+    mask = mask.to(dtype)
     if window is not None:
         mask = mask.masked_fill(~window[:, None], lowest)
-    return mask.to(dtype).clamp(min=lowest)
+    return mask.clamp(min=lowest)
 
 
 def _blocks(seen: Tensor, window: Tensor | None) -> "BlockMask":
