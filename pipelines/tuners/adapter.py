@@ -16,7 +16,7 @@ from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import ConfigIssues
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.target_modules import trained_whole
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import TunerBlock, layer_beyond
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -133,13 +133,8 @@ class Adapter(TunerBlock):
                 f"finds no place behind the attention of {kind}, which does not end in a linear layer; use kind: "
                 "pfeiffer"
             )
-        counts = [
-            words.get(word) for word in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
-        ]
-        count = max((each for each in counts if isinstance(each, int)), default=None)
-        if self.layers is not None and count is not None and kind != "albert" and max(self.layers) >= count:
-            return f"is to stand in layer {max(self.layers)}, but the model's {count} layers are 0 to {count - 1}"
-        return None
+        beyond = None if self.layers is None else layer_beyond(words, self.layers)
+        return None if beyond is None else f"is to stand in layer {beyond}"
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """A PEFT model around `model`. Raises IncompatibleError when a layer has no place for the adapter."""

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from pipelines.architectures.configuration_rules import Config
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import IncompatibleError
 from pipelines.tuners.target_modules import chosen, is_transposed, sizes, trained_whole
-from pipelines.tuners.tuner import TunerBlock
+from pipelines.tuners.tuner import TunerBlock, layer_beyond
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -153,6 +154,13 @@ class LoRA(TunerBlock):
         if issues:
             raise ConfigIssues(issues)
         return self
+
+    def misfit(self, words: Config, head: str) -> str | None:
+        """Layers that are not there."""
+        if self.layers_to_transform is None:
+            return None
+        beyond = layer_beyond(words, self.layers_to_transform, "num_decoder_layers", "decoder_layers")
+        return None if beyond is None else f"has layers_to_transform {beyond}"
 
     @property
     def keeps_base(self) -> bool:

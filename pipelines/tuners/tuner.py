@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -134,3 +134,16 @@ class TunerBlock(Block):
     def save(self, model: PreTrainedModel, folder: Path) -> None:
         """Write what was learnt: a checkpoint, or a PEFT adapter."""
         model.save_pretrained(str(folder))
+
+
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+"""What configurations call the number of their layers."""
+
+
+def layer_beyond(words: Config, layers: Sequence[int], *more: str) -> str | None:
+    """The highest of `layers` where the model's stacks end below it, and what they have; None if it is there or nobody
+    knows. `more` are further words for the depth of a stack."""
+    counts = [depth for word in (*DEPTHS, *more) if isinstance(depth := words.get(word), int)]
+    if not counts or words.get("model_type") == "albert" or max(layers) < max(counts):
+        return None
+    return f"{max(layers)}, but the model's {max(counts)} layers are 0 to {max(counts) - 1}"

@@ -164,6 +164,17 @@ def test_settings_out_of_bounds_are_refused(words: dict[str, Any], key: str) -> 
         LoRA.model_validate({"name": "lora", **words})
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2", "distilbert", "t5", "bart", "finery"])
+def test_a_layer_that_is_not_there_is_a_mistake_of_the_recipe(family: str) -> None:
+    config = tiny.build(family, Head("seq2seq_lm") if family in ("t5", "bart") else tiny.THREE).config
+    words = {**config.to_dict(), "model_type": config.model_type}
+    assert LoRA(layers_to_transform=1).misfit(words, "any") is None
+    assert LoRA(layers_to_transform=(1, 2)).misfit(words, "any") == (
+        "has layers_to_transform 2, but the model's 2 layers are 0 to 1"
+    )
+    assert LoRA(layers_to_transform=99).misfit({"model_type": "unknown"}, "any") is None
+
+
 @pytest.mark.parametrize(
     ("family", "head", "count"),
     [
