@@ -252,8 +252,9 @@ class _Server:
             die_with_parent(signal.SIGTERM, self.pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number, handler in self.handlers.items():
-                signal.signal(number, handler)
+            for number, handler in self.handlers.items():  # as a new program: ignored stays so, handled does not
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, handler if handler is signal.SIG_IGN else usual)
             self.asked.close()
             os.close(self.woken)
             os.close(self.wake)

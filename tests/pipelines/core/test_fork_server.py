@@ -90,10 +90,12 @@ def test_a_process_ends_as_a_program_does(server, tmp_path):
 
 def test_a_process_has_nothing_of_its_neighbours(tmp_path, monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    handled = signal.signal(signal.SIGTERM, lambda *_: None)  # as libraries do
     try:
         server = ForkServer(main)
     finally:
         signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGTERM, handled)
     monkeypatch.setenv("LATER", "set in the parent alone")
     held = (tmp_path / "held").open("w")
     inner = tmp_path / "inner"

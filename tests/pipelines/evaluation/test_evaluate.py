@@ -147,7 +147,7 @@ def test_without_a_limit_every_row_counts(data, context, classifier):
     assert details["glue/mrpc"]["examples"] == {"validation": 408}
     assert details["glue/mrpc"]["model"] == "para"
     assert details["glue/mrpc"]["baselines"]["majority"] == pytest.approx({"accuracy": 279 / 408, "f1": 558 / 687})
-    assert 0 < details["glue/mrpc"]["seconds"] < 60
+    assert details["glue/mrpc"]["seconds"] > 0
 
 
 def test_an_inline_task_is_keyed_by_its_stage(own_files, context, classifier):
@@ -159,7 +159,7 @@ def test_an_inline_task_is_keyed_by_its_stage(own_files, context, classifier):
     assert set(metrics["mine"]) == {"accuracy", "f1"}
     assert details["mine"]["examples"] == {"validation": 6}
     assert details["mine"]["model"] == "mine"
-    assert 0 < details["mine"]["seconds"] < 60
+    assert details["mine"]["seconds"] > 0
     table = pq.read_table(given.folder / "predictions.parquet")
     assert table["text"].to_pylist()[0] == "good film"
     assert table["label"].to_pylist() == [1, 0, 1, 0, 1, 0]
