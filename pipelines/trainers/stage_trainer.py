@@ -336,9 +336,10 @@ class StageTrainer(Base):  # type: ignore[misc]
         """End the processes that made batches and stayed between epochs. The garbage collection, which would find them
         in a circle, waits five seconds for each."""
         for loader in self.accelerator._dataloaders:
-            batches = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
-            if (end := getattr(batches, "_shutdown_workers", None)) is not None:
+            loader = getattr(loader, "base_dataloader", loader)
+            if (end := getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)) is not None:
                 end()
+                loader._iterator = None  # whoever asks again gets new ones
 
     def _masks_of_batch(self) -> AbstractContextManager[None]:
         """Opens the stream of this batch, which is the n-th that the processes together see in this step."""

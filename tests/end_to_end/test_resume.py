@@ -220,10 +220,10 @@ def test_a_signal_saves_a_checkpoint_and_leaves_75(
 
 
 @pytest.mark.long
-def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(recipe: Path, tmp_path: Path) -> None:
-    """Real ranks of a real command, three minutes: the other tuners are killed on one process, and other profiles on
-    forked ranks (test_two_processes)."""
-    tuner = "lora"
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
+    tuner: str, recipe: Path, tmp_path: Path
+) -> None:
     words = (TUNERS[tuner], "launch.num_processes=2", "launch.mixed_precision=no")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

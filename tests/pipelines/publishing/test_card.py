@@ -423,7 +423,6 @@ def lines_of_card(folder: Path) -> str:
     return next(block for block in blocks if "from_pretrained" in block)
 
 
-@pytest.mark.long
 def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
     pretrained: Any, quick: None, tmp_path: Path
 ) -> None:

@@ -337,17 +337,17 @@ def test_a_stop_in_any_epoch_resumes_to_the_bit(stop_at: int, context: Callable[
     }
 
 
+def test_processes_that_stay_between_epochs_end_with_the_training(context: Callable[..., Context]) -> None:
+    train(context(), Full(), dataloader_num_workers=1, dataloader_persistent_workers=True)
+    assert multiprocessing.active_children() == []
+
+
 LARGE = 200 * 2**20
 
 
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
 )
-def test_processes_that_stay_between_epochs_end_with_the_training(context: Callable[..., Context]) -> None:
-    train(context(), Full(), dataloader_num_workers=1, dataloader_persistent_workers=True)
-    assert multiprocessing.active_children() == []
-
-
 def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
     reset_peak_memory()
     before = peak_memory()

@@ -30,7 +30,6 @@ def serving(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.long
 def test_a_folder_is_tried_by_whoever_sits_at_the_machine_and_nothing_is_left(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "service.cli", "try", str(writers.folder("t5")), "--port", "0", "--json"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)

@@ -554,7 +554,6 @@ class Hub(Quiet):
 
 
 @ONE_MODE
-@pytest.mark.long
 def test_what_a_run_of_two_ranks_needs_works(isolated, home):
     """Its folders, ranks that meet on the loopback, workers, and the Hub through the egress proxy, which
     `private_endpoints` lets reach a stand-in on this machine, as it would an operator's mirror."""

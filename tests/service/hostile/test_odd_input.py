@@ -99,7 +99,8 @@ TYPES = (
 
 @pytest.mark.parametrize(("number", "method", "path"), [(number, *each) for number, each in enumerate(TAKERS)])
 def test_no_route_breaks_at_odd_bodies(served, recorded, number, method, path):
-    """Every body as JSON, and as another type: each type at each route, and with each body at some of them."""
+    """Bodies as JSON, and as another type: each type at each route, each body at some routes, and at all of them with
+    the long tests."""
     path = re.sub(r"\{[^}]*\}", "x", path)
     for at, body in enumerate(some(BODIES.values(), number, 5), number):
         for kind in ("application/json", TYPES[at % len(TYPES)]):

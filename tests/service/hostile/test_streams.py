@@ -126,6 +126,7 @@ def test_every_stream_ends_when_its_token_expires(site, monkeypatch):
         assert stream.ended()[0] in ("end", "signed-out")
 
 
+REFUSED = json.loads(streams.REFUSED)["detail"]
 READERS = {API[0]: (streams, "_events"), PAGES[0]: (jobs_page, "_found"), PAGES[1]: (job_page, "job_view")}
 """What reads for a stream what it sends."""
 
@@ -149,10 +150,14 @@ def test_nothing_that_happens_after_the_revocation_is_sent(site, monkeypatch, pa
     assert looked.wait(PATIENCE)
     before = len(stream.events)
     site.served.store.revoke_token(site.token.id)
+    site.served.written(site.attempt, [{"event": "sample", "text": "not for you"}])
     site.served.succeeded(site.attempt)
     go_on.set()
-    assert stream.ended()[0] in ("end", "signed-out")
+    assert stream.ended() == (
+        ("end", {"reason": "bad_token", "detail": REFUSED}) if path in API else ("signed-out", {})
+    )
     assert len(stream.events) == before + 1
+    assert "not for you" not in json.dumps(stream.events)
 
 
 def test_every_stream_of_a_job_that_is_deleted_ends(site):

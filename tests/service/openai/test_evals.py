@@ -87,7 +87,6 @@ def ended(client: Any, run: Any, seconds: float = 60.0) -> Any:
 # ---- graders ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_a_grader_is_run_with_its_parts_its_judge_and_its_vectors(client: Any) -> None:
     both = {
         "type": "multi",

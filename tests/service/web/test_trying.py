@@ -212,7 +212,6 @@ def test_roles_decide_who_may_ask(clients: Any, tried: Any) -> None:
     assert "do not say what kind of model it is" in with_no_files
 
 
-@pytest.mark.long
 def test_a_chat_is_written_in_three_ways_goes_on_and_shows_its_attention(chromium: Any, site: Any, tried: Any) -> None:
     with opened(chromium, site) as page:
         page.goto(f"/models/{tried.id}")
