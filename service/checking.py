@@ -408,7 +408,7 @@ def _answer(request: dict[str, Any]) -> bytes:
         answer = {"mistakes": mistakes}
     except CommandError as error:
         answer = {"refused": str(error)}
-    except MemoryError:
+    except (MemoryError, SystemError):  # the interpreter says the latter where it gets no memory for a frame
         return b'{"spent": true}'
     except RecursionError:
         answer = {"mistakes": [("", "is nested too deeply: not a recipe", FILE, None)]}

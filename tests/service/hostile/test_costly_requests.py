@@ -239,6 +239,17 @@ def test_a_recipe_that_takes_too_much_memory_is_refused(served):
         small.close()
 
 
+@pytest.mark.parametrize("error", [MemoryError(), SystemError("error return without exception set")])
+def test_a_worker_without_memory_says_that_it_is_spent(error, monkeypatch):
+    """CPython 3.11 raises the second where it gets no memory for a call's frame."""
+
+    def without_memory(**given):
+        raise error
+
+    monkeypatch.setattr(checking, "_read", without_memory)
+    assert checking._answer({"work": "read", "recipe": "", "is_text": True, "overrides": ()}) == b'{"spent": true}'
+
+
 def test_workers_hold_no_torch_and_no_secret_of_the_server(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_" + "a" * 34)
     monkeypatch.setenv("FINERY_SECRET_JUDGE", "sesame")
