@@ -25,15 +25,10 @@ from typing import Any
 @contextmanager
 def forked_proofs() -> Iterator[None]:
     """Let `verify` run its commands in forked children while the context is open."""
-    server = _server()
 
     def run(command: list[str], cwd: str, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[:2] == [sys.executable, "-I"]
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps([command[2:], cwd, dict(env)]) + "\n")
-        server.stdin.flush()
-        code, said = json.loads(server.stdout.readline())
+        code, said = run_script(command[2:], cwd, env)
         return subprocess.CompletedProcess(command, code, "", said)
 
     with _commands_run_by(run):
@@ -49,6 +44,17 @@ def proofs_forked_from_here() -> Iterator[None]:
 
     with _commands_run_by(run):
         yield
+
+
+def run_script(words: list[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """(exit code, what it said) of a script, its words behind it, in a forked child."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps([words, folder, dict(environment)]) + "\n")
+    server.stdin.flush()
+    code, said = json.loads(server.stdout.readline())
+    return code, said
 
 
 @contextmanager
@@ -85,13 +91,17 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
+    gc.disable()  # what is imported stays, and walking over it takes a second
     import peft  # noqa: F401
     import torch
     from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast  # noqa: F401
+    from transformers.models.bert import modeling_bert  # noqa: F401
+    from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
 
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # a collection in a child would walk over all of torch and transformers
+    gc.enable()
     assert not {"pipelines", "service"} & set(sys.modules)
     answers = os.dup(1)
     os.dup2(2, 1)

@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
     """Look for garbage seldom, as the processes that touch weights do: after 50,000 new objects. Until now nothing was
     collected: a fifth of the time that importing takes.
     """
-    keep_out_of_collections()
+    gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
 

@@ -10,6 +10,7 @@ hash is not among those that were told, and JSON that names code which is not th
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -390,11 +391,14 @@ def first_token(model: PreTrainedModel) -> int:
 
 def main(folder: str, questions: str, answers: str) -> None:
     """Answer every group of questions; each group is one tensor in the answers."""
+    gc.disable()  # until the libraries are imported: what they make stays, and walking over it takes a second
     for name in FORBIDDEN:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails from here on
     with open(questions, encoding="utf-8") as file:
         request = json.load(file)
     model, tokenizer = load(folder, request["auto_class"], request["adapter"], request.get("code"))
+    gc.freeze()
+    gc.enable()
     answers_by_group = {
         name: answer(model, tokenizer, **group).contiguous() for name, group in request["groups"].items()
     }

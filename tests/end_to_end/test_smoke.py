@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import math
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import sacrebleu
-from ruamel.yaml import YAML
 
 import pipelines
-from pipelines.core import registry
 from pipelines.core.events import read_events
 from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
-from pipelines.core.registry import Registry
 from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
@@ -37,27 +34,26 @@ SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob(
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
 
 
-def named_in(recipe: Path) -> set[str]:
-    """The names of our registries that a recipe uses, each with the key that it stands behind, and the kind of its
-    model."""
-    known = {name for table in vars(registry).values() if isinstance(table, Registry) for name in table}
+def kinds_in(recipe: Path) -> set[str]:
+    """The kinds of stage, of task and of model of a recipe."""
     loaded = load(recipe)
 
-    def names(value: Any, key: str) -> Iterator[str]:
-        if isinstance(value, dict):
-            for each, part in value.items():
-                yield from names(part, each)
-        elif isinstance(value, list):
+    def kinds(value: Any) -> Iterator[str]:
+        if isinstance(value, Mapping):
+            yield from (f"{key} {value[key]}" for key in ("stage", "kind") if key in value)
+            for part in value.values():
+                yield from kinds(part)
+        elif isinstance(value, list | tuple):
             for part in value:
-                yield from names(part, key)
-        elif isinstance(value, str) and value in known and key not in ("id", "from", "on"):
-            yield f"{key} {value}"
+                yield from kinds(part)
 
-    return {*names(YAML(typ="safe").load(loaded.to_yaml()), ""), f"model {loaded.model.shape()['model_type']}"}
+    stages = [stage.model_dump() for stage in loaded.stages]
+    return {*kinds(stages), f"model {loaded.model.shape()['model_type']}"}
 
 
-ALWAYS = cover([named_in(path) for path in SMOKE])
-"""Recipes that together use each name; the others run with the long tests."""
+ALWAYS = cover([kinds_in(path) for path in SMOKE])
+"""Recipes that together have each kind; the others run with the long tests. What a stage picks by name, a tuner or an
+objective, has a suite of its own in tests/contracts."""
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
@@ -97,17 +93,12 @@ def traced(executed: dict[str, set[str]]) -> Iterator[None]:
     work, root = RecipeRun._run_stage, str(Path(pipelines.__file__).parent) + "/"
 
     def run_stage(job: RecipeRun, stage: Stage, attempt: Path, fingerprint: str) -> None:
-        files: set[str] = set()
-
-        def called(frame: FrameType, event: str, argument: Any) -> None:
-            files.add(frame.f_code.co_filename)
-
-        before = sys.gettrace()
-        sys.settrace(called)
+        calls = cProfile.Profile(subcalls=False, builtins=False)
         try:
-            work(job, stage, attempt, fingerprint)
+            calls.runcall(work, job, stage, attempt, fingerprint)
         finally:
-            sys.settrace(before)
+            codes = (entry.code for entry in calls.getstats())
+            files = {code.co_filename for code in codes if isinstance(code, CodeType)}
             own = (file.removeprefix(root).partition("/templates/")[0] for file in files if file.startswith(root))
             own = (
                 name.removesuffix(".py").removesuffix("/__init__") for name in own if not name.startswith("templates/")
