@@ -141,6 +141,23 @@ def takes_masks(architecture: Mapping[str, Any]) -> str | None:
     return None
 
 
+def loses_window(architecture: Mapping[str, Any], tokens: int) -> str | None:
+    """Why ready masks of so many tokens cannot serve this whole configuration, as a sentence without its subject; None
+    if they can.
+
+    transformers hands one ready mask to every layer, those with a window among them; ours puts the window into it.
+    """
+    window = architecture.get("sliding_window")
+    if architecture.get("model_type") == "finery" or not window or tokens <= window:
+        return None
+    if "sliding_attention" not in (architecture.get("layer_types") or ()):
+        return None
+    return (
+        f"needs a mask for each pair of {tokens} tokens, with which {architecture.get('model_type')} forgets that some "
+        f"of its layers see {window} tokens only; set use_sliding_window: false, or take at most {window} tokens"
+    )
+
+
 ATTENTION_DROPOUT = {
     "bert": ("attention_probs_dropout_prob", 0.1),
     "finery": ("attention_probs_dropout_prob", 0.1),

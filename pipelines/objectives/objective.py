@@ -33,6 +33,8 @@ class Objective(Block):
     """Whether the model sees only what comes before: the mask of separate documents must agree."""
     separates: ClassVar[bool] = False
     """Whether documents of one block can be kept apart: `input_ids` keep their length and every end of a document."""
+    own_masks: ClassVar[bool] = False
+    """Whether its batches come with ready masks, documents kept apart or not."""
     by_sequences: ClassVar[bool] = False
     """Whether positions alone can say where such documents begin: nothing but order, padding and documents hides a
     token from another, and the one model that is trained reads the batch as it is."""

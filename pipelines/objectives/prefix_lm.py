@@ -34,6 +34,7 @@ class PrefixLM(Objective):
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
     causal: ClassVar[bool] = True
     separates: ClassVar[bool] = True
+    own_masks: ClassVar[bool] = True
 
     @property
     def head(self) -> Head:

@@ -18,7 +18,7 @@ from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import BYTES_PER_TOKEN
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.files import read_json
-from pipelines.core.model_types import takes_masks, takes_sequences, usable_positions
+from pipelines.core.model_types import loses_window, takes_masks, takes_sequences, usable_positions
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import OBJECTIVES, TUNERS
 from pipelines.core.training_arguments import TrainingArguments
@@ -311,6 +311,8 @@ class Pretrain(Stage):
             )
         for place, sentence in self._unfit(config.to_dict()):
             raise IncompatibleError(f"{place[0]} {sentence}")
+        if self.objective.own_masks and (why := loses_window(config.to_dict(), self.block_size)) is not None:
+            raise IncompatibleError(f"objective is {self.objective.name}, which {why}")
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig) -> Collate:
         """The objective's own, which keeps documents apart where the stage does; evaluation asks with it too."""
@@ -321,8 +323,11 @@ class Pretrain(Stage):
         from pipelines.models.varlen import names_sequences
         from pipelines.objectives.attention_masks import SeparateDocuments
 
+        masks = not names_sequences(config)
+        if masks and (why := loses_window(config.to_dict(), self.block_size)) is not None:
+            raise IncompatibleError(f"cross_document_attention is false, which {why}")
         end = end_of_text(tokenizer) if self.objective.layout == "stream" else tokenizer.sep_token_id
-        return SeparateDocuments(collate, end, self.objective.causal, masks=not names_sequences(config))
+        return SeparateDocuments(collate, end, self.objective.causal, masks)
 
     def _examples(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> Blocks | Spans | Mixture:
         """The text as the objective wants it: prepared by the main process and mapped by all, or read on the way."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.core.errors import ModelError
+from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.core.interfaces import IGNORED
-from pipelines.core.model_types import sees_ahead, takes_masks
+from pipelines.core.model_types import loses_window, sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
 from pipelines.data.completions import Completions, stops_of
@@ -165,6 +165,8 @@ class CausalTraining(TaskTraining):
             if arguments is not None:  # tasks that share a body, and its attention, have none of their own
                 varlen.adopt_where_it_serves(context, model, arguments, limit)
             packed = Packed(pad, masks=not varlen.names_sequences(model.config))
+            if packed.masks and (why := loses_window(words, limit)) is not None:
+                raise IncompatibleError(f"packing is true, which {why}")
             return PreparedTask(pack_completions(examples, limit), packed, loss)
         return PreparedTask(examples, CompletionCollator(pad), loss)
 

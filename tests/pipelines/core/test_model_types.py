@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from pipelines.core.model_types import AFTER_PADDING, looks_back_only, sees_ahead, usable_positions
+from pipelines.core.model_types import AFTER_PADDING, looks_back_only, loses_window, sees_ahead, usable_positions
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,32 @@ def test_a_text_of_the_longest_length_is_read_and_a_longer_one_is_not(model_type
         model(input_ids=text[:, :longest])
         with pytest.raises((IndexError, RuntimeError)):
             model(input_ids=text)
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens", "lost"),
+    [({}, 8, True), ({}, 3, False), ({"max_window_layers": 2}, 8, False), ({"use_sliding_window": False}, 8, False)],
+)
+def test_a_ready_mask_that_loses_a_window_is_told(words, tokens, lost):
+    """Held against what the model does: whether it answers as one without a window."""
+    shape = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    windowed = Qwen2Config(
+        **shape, **({"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1} | words)
+    )
+    torch.manual_seed(0)
+    model, whole = Qwen2ForCausalLM(windowed).eval(), Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+    whole.load_state_dict(model.state_dict())
+    ids = torch.arange(tokens)[None]
+    ready = torch.full((tokens, tokens), torch.finfo(torch.float32).min).triu(1)[None, None]
+    with torch.no_grad():
+        plain, given, expected = model(ids).logits, model(ids, attention_mask=ready).logits, whole(ids).logits
+    torch.testing.assert_close(given, expected)  # once this fails, transformers puts the window into ready masks
+    assert torch.allclose(plain, given, atol=1e-6) is not lost
+    assert (loses_window(windowed.to_dict(), tokens) is not None) is lost

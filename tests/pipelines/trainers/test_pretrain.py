@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from pipelines.core import architecture_fields
-from pipelines.core.errors import ModelError, RecipeError
+from pipelines.core.errors import IncompatibleError, ModelError, RecipeError
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
 from pipelines.core.training_arguments import TrainingArguments
@@ -367,6 +368,32 @@ def test_texts_come_in_the_order_of_the_recipe_each_set_cut_by_itself(recipe: An
     stage = recipe("max_train_samples: 2").stages[0]
     assert list(stage.texts()) == [*tiny.TEXTS[:2], *tiny.TEXTS[::-1][:2]]
     assert {key.partition(".")[0] for key in stage.content(None)} == {"datasets[0]", "datasets[1]"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "apart", "why"),
+    [
+        ("causal_lm", True, "cross_document_attention is false, which needs a mask for each pair of 24 tokens"),
+        ("prefix_lm", False, "objective is prefix_lm, which needs a mask for each pair of 24 tokens"),
+        ("causal_lm", False, ""),
+    ],
+)
+def test_a_window_that_a_ready_mask_would_lose_is_refused_when_the_model_is_open(
+    objective: str, apart: bool, why: str, recipe: Any, context: Callable[..., Context]
+) -> None:
+    windowed = (
+        "{model_type: qwen2, hidden_size: 16, intermediate_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+        "num_key_value_heads: 2, use_sliding_window: true, sliding_window: 8, max_window_layers: 1, attention_dropout: 0.1}"
+    )
+    written = recipe(
+        f"objective: {objective}\n    block_size: 24\n    cross_document_attention: {str(not apart).lower()}\n    "
+        "arguments: {max_steps: 1, save_strategy: 'no'}",
+        architecture=windowed,
+    )
+    words = dict(architecture_fields.resolve(written.model.architecture))
+    place = context(recipe=written, open_model=lambda head, **_: opening.build(words, head, tiny.tokenizer(), seed=7))
+    with pytest.raises(IncompatibleError, match=why) if why else nullcontext():
+        written.stages[0].run(place)
 
 
 def test_a_block_longer_than_the_model_is_refused_when_the_model_is_open(

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.errors import DataError, IncompatibleError, RecipeError
 from pipelines.core.interfaces import IGNORED, Head
 from pipelines.core.load import loads
 from pipelines.data.chat_formats import Dialogue
@@ -151,6 +152,15 @@ def test_packed_blocks_have_no_masks_where_sequences_serve(
     batch = lesson.collate([lesson.examples[at] for at in range(2)])
     assert ("attention_mask" in batch) != by_sequences
     assert lesson.loss(model, batch)[0].item() > 0
+
+
+def test_a_window_that_a_ready_mask_would_lose_is_refused(folder, context):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    window = {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=120, **sizes, **window))
+    with pytest.raises(IncompatibleError, match="packing is true, which needs a mask for each pair of 64 tokens"):
+        prepared(folder, context, ", packing: true", model=model)
+    prepared(folder, context, model=model)
 
 
 def test_a_changed_template_changes_what_the_stage_stands_on(folder):
