@@ -100,7 +100,8 @@ class Settings(BaseModel):
     """What keeps attempts apart from the server and from each other; `auto` takes the strongest that works here."""
     warm: int = Field(1, ge=0, le=64)
     """Processes that the local executor keeps with torch and transformers imported, each about 0.5 GB, so that the
-    jobs of as many projects begin at once; 0 for none. Attempts under bubblewrap always start anew."""
+    jobs of as many projects begin at once; 0 for none. Models that are served have one more. Attempts under bubblewrap
+    always start anew."""
     docker_network: str = "bridge"
     """The engine's network that the docker executor's containers join: `none`, or one whose firewall keeps them
     from the host."""

@@ -355,10 +355,12 @@ class Launcher:
                 time.sleep(0.5)
 
 
-def main(become: Become = execute) -> int:
+def main(become: Become = execute, tether: int | None = None) -> int:
     """Read what to do, fence, become a daemon, tell the caller where it is, watch. `become` is what the child does in
-    the end."""
+    the end; `tether` takes the place of the request's, which names a descriptor of the caller."""
     request = json.loads(sys.stdin.buffer.read())
+    if tether is not None:
+        request["tether"] = tether
     os.umask(request.get("umask", 0o077))
     try:
         take_fence(request.get("fence", request["folder"]), request["fencing_token"])

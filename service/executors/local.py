@@ -99,7 +99,7 @@ class LocalExecutor:
     def poll(self, handle: Handle) -> Condition:
         """See `Executor.poll`. Costs two system calls for an attempt that runs."""
         if (ended := _read(handle, "exit.json")) is not None:
-            self._warm.ended(handle.attempt_id)
+            (self._warm.make_for if self._tether is None else self._warm.forget)(handle.attempt_id)
             return _exited(ended)
         if _alive(handle.record, "launcher"):
             return Running(int(handle.record["child_pid"]))
@@ -164,6 +164,10 @@ class LocalExecutor:
         """See `Executor.logs`."""
         return read_console(Path(str(handle.record["record"])), after)
 
+    def keep_warm(self, handle: Handle) -> None:
+        """The attempt goes on and no longer needs the processor: keep an interpreter for others of its kind."""
+        self._warm.make_for(handle.attempt_id)
+
     def close(self) -> None:
         """What is tethered ends here; everything else goes on."""
         self._warm.close()
@@ -206,7 +210,7 @@ class LocalExecutor:
             places = spec.sandbox or Sandbox(write=(str(spec.folder),))
             request["sandbox"] = plan_of(self.isolation, places, environment, memory)
         content = json.dumps(request).encode()
-        answer = None if self._tether is not None else self._warm.launch(request, content)
+        answer = self._warm.launch(request, content, self._tether[0] if self._tether is not None else None)
         if answer is not None:
             forked: dict[str, Any] = json.loads(answer)
             return forked

@@ -80,10 +80,11 @@ class WarmInterpreters:
         """By the attempt that had none."""
         self._lock = threading.Lock()
 
-    def launch(self, request: Mapping[str, Any], content: bytes) -> bytes | None:
+    def launch(self, request: Mapping[str, Any], content: bytes, tether: int | None = None) -> bytes | None:
         """What the launcher answers that was forked for the request, `content` as it is sent; None where none is warm.
+        It holds the `tether`, a descriptor, where there is one.
 
-        One is then made for the attempts that come after this one, once it has ended.
+        One is then made for the attempts that come after this one, once it no longer needs the processor.
         """
         if not self._most or not may_be_forked(request):
             return None
@@ -99,10 +100,11 @@ class WarmInterpreters:
                 self._wanted[str(request["attempt_id"])] = kind
                 return None
             self._kept[kind] = warm  # the last one that was used stands last
-            return warm.launch(content) if warm.ready() else None
+            return warm.launch(content, tether) if warm.ready() else None
 
-    def ended(self, attempt_id: str) -> None:
-        """Make one for attempts of the kind of one that had none, now that this one no longer needs the processor."""
+    def make_for(self, attempt_id: str) -> None:
+        """Make one for attempts of the kind of one that had none, now that this one no longer needs the processor: it
+        has ended, or waits for questions."""
         with self._lock:
             kind = self._wanted.pop(attempt_id, None)
             if kind is None or kind in self._kept or (warm := _started(*kind)) is None:
@@ -110,6 +112,11 @@ class WarmInterpreters:
             self._kept[kind] = warm
             while len(self._kept) > self._most:
                 self._kept.pop(next(iter(self._kept))).close()
+
+    def forget(self, attempt_id: str) -> None:
+        """The attempt has ended, and others of its kind need not begin at once."""
+        with self._lock:
+            self._wanted.pop(attempt_id, None)
 
     def close(self) -> None:
         """End them. Launchers that they forked go on."""
@@ -136,13 +143,14 @@ class _Interpreter:
                 self._ready = self._control.recv(len(READY), socket.MSG_DONTWAIT) == READY
         return self._ready
 
-    def launch(self, content: bytes) -> bytes | None:
+    def launch(self, content: bytes, tether: int | None = None) -> bytes | None:
         """The answer of a launcher that is forked for the request; None where there was none."""
         ours, theirs = socket.socketpair()
+        held = [] if tether is None else [tether]
         with ours:
             try:
                 with theirs:
-                    socket.send_fds(self._control, [b"launch"], [theirs.fileno()])
+                    socket.send_fds(self._control, [b"launch"], [theirs.fileno(), *held])
                 ours.settimeout(30.0)
                 ours.sendall(content)
                 ours.shutdown(socket.SHUT_WR)
@@ -196,7 +204,7 @@ def serve(control: socket.socket, module: str) -> None:
     gc.freeze()  # a collection in a fork would walk over, and so copy, all that is shared
     control.send(READY)
     while select.select([control], [], [], IDLE_SECONDS)[0]:
-        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 2)
         if not message:
             return
         try:
@@ -205,14 +213,14 @@ def serve(control: socket.socket, module: str) -> None:
             pid = -1
         if pid == 0:
             control.close()
-            _be_launcher(descriptors[0], place)
+            _be_launcher(*descriptors, place=place)
         for descriptor in descriptors:
             os.close(descriptor)
         if pid > 0:  # which forks the launcher and ends
             os.waitpid(pid, 0)
 
 
-def _be_launcher(asked: int, place: int) -> NoReturn:
+def _be_launcher(asked: int, tether: int | None = None, *, place: int) -> NoReturn:
     """The launcher whose request comes from `asked`, and is answered there. Never returns."""
     code = 1
     try:
@@ -222,7 +230,7 @@ def _be_launcher(asked: int, place: int) -> NoReturn:
         os.close(asked)
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
         gc.disable()
-        code = launcher.main(_Become(place))
+        code = launcher.main(_Become(place), tether)
     finally:
         os._exit(code)
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.problems import Problem
-from service.attempts.environment import inherited
 from service.attempts.folders import open_regular
 from service.attempts.preparing import PIPELINES, sandbox_around
 from service.executors.protocol import AttemptSpec, ExecutorError, Exited, Placement, Running
 from service.executors.records import read_console
 from service.jobs.job import new_id
+from service.serving.process import bare_environment
 from service.store.errors import NotFound
 from service.store.models import PublishedModel
 
@@ -92,16 +92,7 @@ def _asked(
     place = settings.serving / identifier
     work, record = place / "work", place / "record"
     folders = [Path(against.path), Path(model.path)]
-    environment = {
-        **{name: value for name, value in inherited(os.environ).items() if name != "FINERY_DATA"},
-        "FINERY_HOME": str(work / "home"),
-        "HF_HOME": str(work / "hub"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONUNBUFFERED": "1",
-        "NETRC": os.devnull,
-    }
+    environment = {**bare_environment(work, executor), "OMP_NUM_THREADS": "1"}
     host = executor.capacity()[0]
     try:
         work.mkdir(parents=True, mode=0o700)

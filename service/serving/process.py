@@ -41,6 +41,22 @@ BASE_MEMORY, MEMORY_FACTOR = 4 << 30, 4
 log = logging.getLogger(__name__)
 
 
+def bare_environment(work: Path, executor: LocalExecutor) -> dict[str, str]:
+    """The variables of a process that reads published models and may write in `work`: the server's own, no data, no
+    Hub. Isolated ones have the same: a warm interpreter serves them all."""
+    hub = "/tmp/hub" if executor.isolation.kept else str(work / "hub")
+    return {
+        **{name: value for name, value in inherited(os.environ).items() if name != "FINERY_DATA"},
+        "FINERY_HOME": str(work / "home"),
+        "HF_HOME": hub,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NETRC": os.devnull,
+    }
+
+
 class ModelProcess:
     """A process, from its start on."""
 
@@ -161,6 +177,7 @@ class ModelProcess:
             threading.Thread(target=self._write, args=(connection,), name="questions", daemon=True).start()
             self.used = time.monotonic()
             self.ready.set_result(message["ready"])
+            self._executor.keep_warm(self._handle)
             log.info("%s is served (%s)", self.model.name, message["ready"].get("engine"))
             while True:
                 message, size = _read(lines)
@@ -180,18 +197,8 @@ class ModelProcess:
         if memory is None:
             size = _bytes(folder) + sum(_bytes(each) - _bytes(each / "base") for each in others.values())
             memory = BASE_MEMORY + MEMORY_FACTOR * size
-        outer = {name: value for name, value in inherited(os.environ).items() if name != "FINERY_DATA"}
-        environment = {
-            **outer,
-            "FINERY_HOME": str(work / "home"),
-            "HF_HOME": str(work / "hub"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": outer.get("OMP_NUM_THREADS", str(cores_here())),
-            "PYTHONSAFEPATH": "1",
-            "PYTHONUNBUFFERED": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "NETRC": os.devnull,
-        }
+        environment = bare_environment(work, self._executor)
+        environment.setdefault("OMP_NUM_THREADS", str(cores_here()))
         request: dict[str, Any] = {"model": str(folder), "socket": SOCKET}
         if others:
             request |= {"name": self.model.id, "beside": {name: str(each) for name, each in others.items()}}

@@ -289,7 +289,8 @@ class ModelProcesses:
             isolation = isolation_of(settings.isolation)
         except CommandError as error:
             raise Problem(503, str(error), "not_served") from None
-        self._executor = LocalExecutor(host, tethered=True, isolation=isolation)
+        warm = min(1, settings.warm) if isolation.kept else 0  # others share no environment: `bare_environment`
+        self._executor = LocalExecutor(host, tethered=True, isolation=isolation, warm=warm)
         threading.Thread(target=self._look, name="idle models", daemon=True).start()
         return self._executor
 

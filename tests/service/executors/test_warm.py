@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -117,7 +119,6 @@ def both(home, isolation):
 @pytest.fixture
 def home(tmp_path_factory):
     import tempfile
-    from pathlib import Path
 
     # not below /tmp, where an isolated attempt has its own
     with tempfile.TemporaryDirectory(prefix="finery-", dir="/var/tmp") as folder:
@@ -190,6 +191,30 @@ def test_an_attempt_outlives_its_interpreter_and_the_next_one_starts_anew(both):
     assert both.kept()[0] is not interpreter
     assert both.warm.kill(handle)
     assert marked(handle.attempt_id) == []
+
+
+def test_what_is_tethered_is_forked_once_one_needs_the_processor_no_longer_and_ends_with_its_starter(home, isolation):
+    both = Both(home, isolation)
+    both.warm.close()
+    both.warm = LocalExecutor(HostCapacity(HOST, 2, 8 << 30), tethered=True, isolation=isolation, warm=1)
+    try:
+        assert both.run(both.warm, "-c", "")[0] == Exited(0)
+        assert both.kept() == [], "what has ended leads to none"
+        wait = both.spec("-c", "import time; print('begun', flush=True); time.sleep(60)")
+        first = both.warm.start(wait)
+        until(lambda: printed(both.warm, first) == b"begun\n")
+        both.warm.keep_warm(first)
+        until(lambda: both.kept()[0].ready())
+        second = both.warm.start(replace(both.spec(), command=wait.command))
+        until(lambda: printed(both.warm, second) == b"begun\n")
+        launchers = [Path(f"/proc/{each.record['launcher_pid']}/cmdline").read_bytes() for each in (first, second)]
+        assert [b"service.executors.warm" in words for words in launchers] == [False, True]
+    finally:
+        both.warm.close()
+        both.cold.close()
+    for handle in (first, second):
+        until(lambda handle=handle: (Path(handle.record["record"]) / "exit.json").exists())
+        assert marked(handle.attempt_id) == []
 
 
 def test_a_grandchild_that_the_launcher_can_no_longer_end_is_found_by_its_mark(home):

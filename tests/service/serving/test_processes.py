@@ -7,23 +7,30 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from service.api.problems import Problem
-from service.executors.isolation import MODES, Isolation, tried
+from service.executors.isolation import MODES, NONE, Isolation, tried
 from service.executors.landlock import abi
 from service.executors.process_tree import start_time
+from service.executors.sandbox import own_places
+from service.executors.warm import environment_key
 from service.serving import processes as serving_processes
+from service.serving.process import bare_environment
 from service.serving.processes import ModelProcesses
 from service.serving.questions import problem_of_answer
 from service.settings import read_settings
 from service.store.models import PublishedModel
+from tests import writers
+from tests.service.executors.worlds import until
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_model.py")))
 
@@ -364,3 +371,38 @@ def test_an_adapter_that_cannot_stand_beside_the_others_is_served_alone(serving:
     assert ask(processes, torn, n=2) == 2
     assert [each.models for each in processes.living() if each.model.id == torn.id] == [{torn.id}]
     assert len(processes.living()) == 2
+
+
+@pytest.mark.parametrize(("isolation", "interpreters"), [(Isolation("landlock"), 1), (NONE, 2)])
+def test_isolated_models_have_one_environment_and_others_none_in_common(
+    isolation: Isolation, interpreters: int, tmp_path: Path
+) -> None:
+    executor: Any = SimpleNamespace(isolation=isolation)
+    own = own_places("/tmp") if isolation.kept else {}
+    given = [bare_environment(tmp_path / name, executor) | own for name in ("one", "other")]
+    assert len({environment_key(each) for each in given}) == interpreters
+    assert len({each["FINERY_HOME"] for each in given}) == 2
+
+
+@pytest.mark.long
+def test_the_second_isolated_model_is_opened_by_a_fork_of_a_warm_interpreter(tmp_path: Path) -> None:
+    isolation = tried("landlock")
+    if isinstance(isolation, str) or "namespaces" not in isolation.features:
+        pytest.skip(f"this machine does not isolate so: {isolation}")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # not below /tmp, where an isolated process has its own
+        processes = ModelProcesses(read_settings({}, home=Path(place), isolation="landlock"))
+        try:
+            for name, warm in (("one", False), ("other", True)):
+                folder = Path(place) / "models" / name
+                shutil.copytree(writers.folder("gpt2"), folder)
+                published = PublishedModel(f"model-{name}", "acme", name, "0123abcd", "job-1", str(folder))
+                processes.begin(published)
+                process = processes._processes[published.id]
+                assert process.ready.result(60)["engine"]
+                launcher = Path(f"/proc/{process._handle.record['launcher_pid']}/cmdline").read_bytes()  # type: ignore[union-attr]
+                assert (b"service.executors.warm" in launcher) is warm
+                kept = processes.executor()._warm._kept
+                until(lambda kept=kept: kept and next(iter(kept.values())).ready())
+                assert len(kept) == 1
+        finally:
+            processes.close()
