@@ -120,6 +120,8 @@ class LocalExecutor:
         """See `Executor.kill`. The launcher does it while it lives, so that the end is on record; else this
         process does."""
         end = time.monotonic() + timeout
+        if self._tether is not None:
+            self._warm.forget(handle.attempt_id)
         if handle.record["boot"] != boot_id() or _read(handle, "exit.json") is not None:
             delete_secrets(str(handle.record["record"]))
             return True
