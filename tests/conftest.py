@@ -101,4 +101,5 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     folder = tmp_path_factory.getbasetemp() / "homes" / str(next(HOMES))
     folder.mkdir(parents=True)
     monkeypatch.setenv("FINERY_HOME", str(folder))
+    monkeypatch.delenv("TRANSFORMERS_VERBOSITY", raising=False)  # a verb that an earlier test called here sets it
     return folder
