@@ -344,8 +344,11 @@ class _Worker:
         poll = select.poll()  # `select` refuses descriptors above 1,023
         poll.register(descriptor, select.POLLIN)
         line = bytearray()
-        while (left := limit - time.monotonic()) > 0 and len(line) < LARGEST_ANSWER:
-            if not poll.poll(left * 1000):
+        while len(line) < LARGEST_ANSWER:
+            left = limit - time.monotonic()
+            if not poll.poll(max(0.0, left) * 1000):  # one look at least: it may have been ready for hours
+                if left <= 0:
+                    return None
                 continue
             piece = os.read(descriptor, 1 << 16)
             if not piece:

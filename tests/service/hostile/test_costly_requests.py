@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -226,6 +227,19 @@ def test_a_worker_that_does_not_answer_is_replaced_and_the_recipe_refused(checke
         assert worker.pid not in {each.pid for each in workers_of(checker)}
         assert not Path(f"/proc/{worker.pid}").exists(), "killed, and not left as a zombie"
         assert checker.check(recipe, (), Known(), 1).name == "demo", "what was refused for its time is tried again"
+
+
+def test_a_worker_that_is_first_asked_long_after_its_start_answers():
+    checker = Checker(workers=1)
+    try:
+        checker.start()
+        (worker,) = workers_of(checker)
+        assert select.select([worker._process.stdout], [], [], 60)[0], "it says that it is ready"
+        worker._begun -= 2 * checking.START_SECONDS
+        assert checker.check(RECIPE, (), Known(), 1).name == "demo"
+        assert workers_of(checker) == [worker]
+    finally:
+        checker.close()
 
 
 def test_a_recipe_that_takes_too_much_memory_is_refused(served):
