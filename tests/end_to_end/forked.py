@@ -33,6 +33,8 @@ WARM = [
     "pipelines.trainers.trainer",
     "pipelines.evaluation.evaluate",
     "pipelines.models.predict",
+    "pipelines.reports.run_page",
+    "pipelines.runs.planning.plan",
     "peft",
     "tests.end_to_end.known_once",
 ]

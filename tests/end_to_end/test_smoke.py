@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
@@ -18,11 +18,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import sacrebleu
+from ruamel.yaml import YAML
 
 import pipelines
+from pipelines.core import registry
 from pipelines.core.events import read_events
 from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
+from pipelines.core.registry import Registry
 from pipelines.core.scores import text_scores
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
@@ -34,26 +37,27 @@ SMOKE = sorted((Path(__file__).resolve().parents[2] / "configs" / "smoke").glob(
 SMOKE = [path for path in SMOKE if "\nmatrix:" not in path.read_text()]  # studies: test_smoke_study
 
 
-def kinds_in(recipe: Path) -> set[str]:
-    """The kinds of stage, of task and of model of a recipe."""
+def named_in(recipe: Path) -> set[str]:
+    """The names of our registries that a recipe uses, each with the key that it stands behind, and the kind of its
+    model."""
+    known = {name for table in vars(registry).values() if isinstance(table, Registry) for name in table}
     loaded = load(recipe)
 
-    def kinds(value: Any) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            yield from (f"{key} {value[key]}" for key in ("stage", "kind") if key in value)
-            for part in value.values():
-                yield from kinds(part)
-        elif isinstance(value, list | tuple):
+    def names(value: Any, key: str) -> Iterator[str]:
+        if isinstance(value, dict):
+            for each, part in value.items():
+                yield from names(part, each)
+        elif isinstance(value, list):
             for part in value:
-                yield from kinds(part)
+                yield from names(part, key)
+        elif isinstance(value, str) and value in known and key not in ("id", "from", "on"):
+            yield f"{key} {value}"
 
-    stages = [stage.model_dump() for stage in loaded.stages]
-    return {*kinds(stages), f"model {loaded.model.shape()['model_type']}"}
+    return {*names(YAML(typ="safe").load(loaded.to_yaml()), ""), f"model {loaded.model.shape()['model_type']}"}
 
 
-ALWAYS = cover([kinds_in(path) for path in SMOKE])
-"""Recipes that together have each kind; the others run with the long tests. What a stage picks by name, a tuner or an
-objective, has a suite of its own in tests/contracts."""
+ALWAYS = cover([named_in(path) for path in SMOKE])
+"""Recipes that together use each name; the others run with the long tests."""
 PRETRAINED = next(path for path in SMOKE if path.stem == "encoder-full")
 LOGITS_KINDS = ("classification", "token_classification", "qa", "multiple_choice")
 """Kinds described in place whose predictions have logits, which a publication computes again."""
