@@ -21,6 +21,8 @@ WORD_HEADS = ("masked_lm", "pretraining", "causal_lm", "causal_lm_with_value", "
 """Heads that score every word of the vocabulary."""
 UNPOOLED = ("masked_lm", "token_classification", "question_answering")
 """Heads of an encoder that read its tokens one by one, with no pooler below them."""
+POOLED_HEADS = ("sequence_classification", "multiple_choice", "reward")
+"""Heads on a whole text, which read an encoder's pooled first token or the mean of its tokens."""
 CHUNK = 64
 """Positions that causal linear attention takes together; see `attention.linear_attention`."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -190,9 +192,14 @@ def linear_layers(config: Config, head: str, num_labels: int = 2) -> list[Linear
     fields = completed(dict(config))
     layers = list(_body_layers(fields))
     dim = fields["hidden_size"]
-    if fields["family"] == "encoder" and head not in UNPOOLED:
+    if fields["family"] == "encoder" and head not in UNPOOLED and not (head in POOLED_HEADS and pools_mean(fields)):
         layers.append(LinearLayer("model.pooler.dense", dim, dim, part="pooler", tokens="one"))
     return [*layers, *_head_layers(fields, head, num_labels)]
+
+
+def pools_mean(config: Config) -> bool:
+    """Whether heads on a whole text read the mean of an encoder's tokens."""
+    return config.get("family", "encoder") == "encoder" and config.get("classifier_pooling") == "mean"
 
 
 def _body_layers(fields: Config) -> Iterator[LinearLayer]:

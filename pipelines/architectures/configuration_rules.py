@@ -16,6 +16,7 @@ NORM_TYPES = ("layer_norm", "rms_norm")
 NORM_POSITIONS = ("post", "pre", "sandwich")
 ATTENTION_SCORINGS = ("scaled_dot_product", "dot_product", "general", "additive", "cosine")
 ATTENTION_PATTERNS = ("full", "causal", "sliding_window", "linear")
+POOLINGS = ("first", "mean")
 INITIALIZERS = ("normal", "truncated_normal", "xavier_uniform", "fan_in")
 ACTIVATIONS = (
     "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
@@ -32,6 +33,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_position": NORM_POSITIONS,
     "attention_scoring": ATTENTION_SCORINGS,
     "attention_pattern": ATTENTION_PATTERNS,
+    "classifier_pooling": POOLINGS,
     "initializer": INITIALIZERS,
     "hidden_act": ACTIVATIONS,
 }
@@ -87,6 +89,7 @@ FIELDS: dict[str, tuple[str, object]] = {
     "activation_dropout_prob": ("float", 0.0),
     "layerdrop": ("float", 0.0),
     "classifier_dropout": ("float|null", None),
+    "classifier_pooling": (_names("classifier_pooling"), "first"),
     "initializer": (_names("initializer"), "normal"),
     "initializer_range": ("float", 0.02),
     "scale_residual_init": ("bool", False),
@@ -331,6 +334,12 @@ def _family(fields: Config) -> Iterator[Finding]:
         yield from _only_in(fields, "encoder-decoder", "length_prediction")
     if family != "encoder":
         yield from _only_in(fields, "encoder", "sparse_prediction")
+        if fields.get("classifier_pooling") == "mean":
+            yield (
+                ("classifier_pooling", "family"),
+                f"classifier_pooling mean is for family: encoder; a model of the family '{family}' reads its last "
+                "token, leave it out",
+            )
         width, embedded = fields.get("hidden_size"), fields.get("embedding_size")
         if embedded is not None and width is not None and embedded != width:
             yield (

@@ -106,7 +106,8 @@ class FineryClassificationModel(FineryPreTrainedModel):
     def __init__(self, config: FineryConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.model = FineryModel(config, add_pooling_layer=self.needs_text)
+        self.pools_mean = config.family == "encoder" and config.classifier_pooling == "mean"
+        self.model = FineryModel(config, add_pooling_layer=self.needs_text and not self.pools_mean)
         dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(dropout)
 
@@ -116,6 +117,10 @@ class FineryClassificationModel(FineryPreTrainedModel):
         tokens = outputs.last_hidden_state
         if not self.needs_text:
             return BodyOutput(tokens, None, outputs)
+        if self.pools_mean:
+            return BodyOutput(
+                tokens, self._mean(tokens, inputs.get("attention_mask"), inputs.get("input_ids")), outputs
+            )
         if self.config.family == "encoder":
             return BodyOutput(tokens, outputs.pooler_output, outputs)
         prefix = ""
@@ -126,14 +131,22 @@ class FineryClassificationModel(FineryPreTrainedModel):
 
     def _last_token(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
         """The place of each text's last token (batch,), padding aside: by the mask, else by the padding token."""
+        real = self._real(tokens, mask, input_ids)
+        return (real * torch.arange(tokens.shape[1], device=tokens.device)).argmax(-1)
+
+    def _mean(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
+        """The mean (batch, dim) of each text's tokens, padding aside; summed in float32."""
+        real = self._real(tokens, mask, input_ids)[..., None]
+        return (tokens.float().masked_fill(~real, 0).sum(1) / real.sum(1).clamp(min=1)).to(tokens.dtype)
+
+    def _real(self, tokens: Tensor, mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
+        """Which places (batch, query) are no padding: by the mask, else by the padding token."""
         batch, query = tokens.shape[:2]
         if mask is not None and mask.ndim == 2:
-            real = mask[:, -query:].to(tokens.device) != 0  # a mask may cover what is kept from before, first
-        elif input_ids is not None and self.config.pad_token_id is not None:
-            real = input_ids.to(tokens.device) != self.config.pad_token_id
-        else:
-            real = torch.ones(batch, query, dtype=torch.bool, device=tokens.device)
-        return (real * torch.arange(query, device=tokens.device)).argmax(-1)
+            return mask[:, -query:].to(tokens.device) != 0  # a mask may cover what is kept from before, first
+        if input_ids is not None and self.config.pad_token_id is not None:
+            return input_ids.to(tokens.device) != self.config.pad_token_id
+        return torch.ones(batch, query, dtype=torch.bool, device=tokens.device)
 
 
 class FineryForSequenceClassification(FineryClassificationModel):

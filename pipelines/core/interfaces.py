@@ -40,6 +40,8 @@ HeadKind = Literal[
 """`pretraining` is masked LM and a decision about the pair (BERT's); `bidirectional_lm` the next word from the left and
 the one before from the right (ELMo's); `reward` gives one number a sequence;
 `causal_lm_with_value` one more number a token beside the next word."""
+Pooling = Literal["first", "mean"]
+"""The first token of a text, or the mean of its tokens without padding and virtual tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Head:
     kind: HeadKind
     labels: tuple[str, ...] = ()
     """Class names in the order of their ids; empty for regression (one output) and for language modelling."""
+    pooling: Pooling | None = None
+    """What a head on a whole text reads of an encoder; None: what the model's own class does."""
 
 
 @dataclass(frozen=True)

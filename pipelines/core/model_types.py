@@ -85,6 +85,27 @@ def positions_for_text(model: Any) -> int | None:
     return None if positions is None else positions - getattr(model, "virtual_tokens", 0)
 
 
+MOVED_FOR_POOLING = ("bert", "roberta", "xlm-roberta")
+"""Encoders that transformers opens with a head on the first token alone, and whose body our own family holds too."""
+POOLED = ("finery", *MOVED_FOR_POOLING, "modernbert")
+"""Encoders whose heads can be told what of a text they read."""
+
+
+def pooling_misfit(pooling: str, words: Mapping[str, Any]) -> str | None:
+    """Why a head with that pooling cannot stand on a model of these config words, as a sentence without its subject."""
+    model_type = words.get("model_type", "finery")
+    if model_type not in POOLED:
+        return f"is {pooling}, which is offered for {', '.join(POOLED)}, not for {model_type}; leave it out"
+    family = words.get("family", "encoder")
+    if model_type == "finery" and family != "encoder":
+        return f"is {pooling}, which is for encoders; a model of the family {family} reads its last token, leave it out"
+    if words.get("is_decoder"):
+        return f"is {pooling}, which is for encoders, but is_decoder is true; leave it out"
+    if words.get("position_embedding_type") not in (None, "absolute"):
+        return f"is {pooling}, which needs position_embedding_type absolute; leave it out"
+    return None
+
+
 BOTH_WAYS = ("bert-generation", "xlnet")
 """Model types that see both ways although they have no masked-LM head."""
 

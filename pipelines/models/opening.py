@@ -6,14 +6,15 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
+from pipelines.models import pooling, remote_code
 from pipelines.models import quantization as quantizing
-from pipelines.models import remote_code
 from pipelines.models.heads import auto_class, head_settings, saved_head
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def build(
         words.setdefault(f"{name}_token_id", token_id)
     kind = auto_class(head)
     try:
-        config = AutoConfig.for_model(model_type, **words, **head_settings(head))
+        config = pooling.settled(AutoConfig.for_model(model_type, **words, **head_settings(head)), head)
         if getattr(config, "is_encoder_decoder", False):
             _mark_ends(config, architecture)
         set_seed(seed)
@@ -124,7 +125,11 @@ def open_folder(
     loader = logging.getLogger("transformers.modeling_utils")
     loader.addFilter(_errors_only)  # missing heads are expected here and judged below
     try:
-        packed = {} if quantization is None else quantizing.loading(kind, source, where, words, quantization)
+        pooled = pooling.asked(source, where, head)
+        words |= pooled.words
+        packed = {}
+        if quantization is not None and not pooled.moves:  # what moves is packed when it is opened again, from its base
+            packed = quantizing.loading(kind, source, where, words, quantization)
         model, report = kind.from_pretrained(
             source,
             **where,
@@ -157,6 +162,10 @@ def open_folder(
             f"(no weights for {', '.join(fresh[:3])}); fine-tune it on the task first"
         )
     model.finery_new_modules = fresh
+    if pooled.moves:
+        model = pooling.moved(model, head)
+    if pooled.changes:  # it lies in no folder as it is: an adapter must be given its base
+        model.name_or_path = ""
     return model
 
 
@@ -171,6 +180,7 @@ def _open_adapter(
     bottleneck.register()
     virtual_tokens.register()
     beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
+    asked, head = head, replace(head, pooling=None)  # the base was saved with the pooling it was trained with
     own = saved_head(folder) or head
     try:
         settings = json.loads((folder / "adapter_config.json").read_text())
@@ -190,14 +200,19 @@ def _open_adapter(
                 f"{own.kind.replace('_', ' ')} "
                 "head it was trained with; read the model that it was trained on instead"
             )
+        if asked.pooling not in (None, getattr(model.config, "classifier_pooling", "first")):
+            raise ModelError(
+                f"the adapter in '{folder}' cannot be merged into its base, whose head reads another pooling than "
+                f"{asked.pooling}; leave pooling out, or read the model that it was trained on instead"
+            )
         model.finery_new_modules = []
         return model
     merged = model.merge_and_unload()
     _untie(merged)
-    if own != head and not trained_head:
+    if (own != head and not trained_head) or asked.pooling is not None:
         with tempfile.TemporaryDirectory() as place:
             merged.save_pretrained(place)
-            merged = open_folder(place, head, seed, start=start)
+            merged = open_folder(place, asked, seed, start=start)
     elif own.kind != head.kind:
         raise ModelError(
             f"'{folder}' has a {own.kind} head, but a {head.kind} head is needed; fine-tune it on the task first"

@@ -75,6 +75,19 @@ def precision(mixed_precision: Precision | Literal["auto"]) -> Precision:
     return "bf16" if processor_flags() & NATIVE_BF16 else "no"
 
 
+def doubts(precision: Precision, proc: Path = Path("/proc")) -> list[str]:
+    """One sentence where a precision is slow here: bf16 on a processor that is known to compute it by other means."""
+    import torch
+
+    flags = processor_flags(proc)
+    if precision != "bf16" or not flags or flags & NATIVE_BF16 or torch.cuda.is_available():
+        return []
+    return [
+        "launch.mixed_precision is bf16, which this processor does not multiply itself: a step can take ten times as "
+        "long as in float32; write auto, which takes what the hardware has, or no"
+    ]
+
+
 def describe() -> dict[str, Any]:
     """Hardware as plain data."""
     import psutil

@@ -158,7 +158,7 @@ class RecipeRun:
         }
         self.place.save_manifest()
         self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
-        for sentence in self.recipe.model.doubts():
+        for sentence in [*self.recipe.model.doubts(), *hardware.doubts(self.precision)]:
             self.place.events.emit("warning", message=sentence)
         if why := self.profile_and_why[1]:
             self.place.events.emit("progress", message=f"launch.profile auto is {self.profile}: {why}")

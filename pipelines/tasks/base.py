@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from random import Random
@@ -398,7 +398,7 @@ class TaskKind(Block):
     @classmethod
     def training_head(cls, subject: Subject, task: LabelledTask) -> Head:
         """The head that a task is learnt with. May read the training rows to find the class names."""
-        return task.head
+        return replace(task.head, pooling=subject.pooling)
 
     @classmethod
     def training_issues(cls, subject: Subject, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:

@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
-from pipelines.core.model_types import sees_ahead
+from pipelines.core.interfaces import Pooling
+from pipelines.core.model_types import pooling_misfit, sees_ahead
 from pipelines.core.registry import OBJECTIVES, TASK_KINDS
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
@@ -77,6 +78,9 @@ class Subject(Block):
     class_weights: ClassWeights = None
     """For tasks of the kind `classification`: `balanced`, or a number a class; scaled to a mean of 1 over the
     training rows."""
+    pooling: Pooling | None = None
+    """For tasks of the kinds `classification` and `regression`: what an encoder's head reads of a text, its `first` token or
+    the `mean` of its tokens. Default: as the model's own class does, the first token of a BERT."""
     chat_template: TemplateName | None = None
     """For tasks of the kind `causal`: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the
     tokenizer. Default: the tokenizer's own, else `simple`."""
@@ -120,6 +124,12 @@ class Subject(Block):
         issues = [*unused_keys(self, name), *kind.training_issues(self, name, recipe)]
         yield from issues
         yield from class_key_issues(self, task)
+        if (
+            self.pooling is not None
+            and shape
+            and (why := pooling_misfit(self.pooling, architecture_fields.resolve(shape)))
+        ):
+            yield ("pooling",), why
         if any(place == ("task",) for place, _ in issues):  # which says it better
             return
         if (
@@ -178,6 +188,9 @@ def owners_of_keys() -> Mapping[str, Sequence[str]]:
     return owners
 
 
+WRITTEN = "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out"
+
+
 def class_key_issues(subject: Subject, task: LabelledTask) -> Iterable[ConfigIssue]:
     """What is wrong with the keys for this kind of task, as far as the recipe tells."""
     writes = task.kind == "seq2seq" or subject.as_text
@@ -185,13 +198,12 @@ def class_key_issues(subject: Subject, task: LabelledTask) -> Iterable[ConfigIss
         remedy = "set objective.label_smoothing" if writes else "leave it out"
         what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
         yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
+    if subject.pooling is not None and "pooling" in TASK_KINDS.load(task.kind).stage_keys and subject.as_text:
+        yield ("pooling",), WRITTEN
     if subject.class_weights is None or "class_weights" not in TASK_KINDS.load(task.kind).stage_keys:
         return
     if subject.as_text:
-        yield (
-            ("class_weights",),
-            "is for tasks that are learnt with a head of classes, but here the answers are written; leave it out",
-        )
+        yield ("class_weights",), WRITTEN
     elif isinstance(subject.class_weights, tuple) and task.labels and len(subject.class_weights) != len(task.labels):
         yield ("class_weights",), wrong_count(subject.class_weights, task.labels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -84,7 +85,7 @@ class Supervised(Subject, Stage):
 
     def cost(self, planning: Planning) -> StagePlan:
         notes, task = [*planning.notes], self.resolved(self.id)
-        head = head_without_rows(task, notes)
+        head = replace(head_without_rows(task, notes), pooling=self.pooling)
         rows = task_rows(task, "train")
         if self.max_train_samples is not None:
             rows = self.max_train_samples if rows is None else min(rows, self.max_train_samples)
@@ -98,7 +99,7 @@ class Supervised(Subject, Stage):
         return planning.training(self, head, example, rows, notes)
 
     def head_left(self) -> Head:
-        return head_without_rows(self.resolved(self.id), [])
+        return replace(head_without_rows(self.resolved(self.id), []), pooling=self.pooling)
 
     def run(self, context: Context) -> None:
         """Encode, train, save."""

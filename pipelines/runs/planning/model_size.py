@@ -174,24 +174,26 @@ class OwnShape:
         return PLAIN_HEADS[self.family]
 
     def counts(self, head: Head) -> Mapping[str, int]:
-        return arithmetic.parameter_count(self.config, head.kind, outputs(head))
+        return arithmetic.parameter_count(self.words(head), head.kind, outputs(head))
 
     def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
-        flops = arithmetic.forward_flops(self.config, head.kind, length, outputs(head), predicted, target)
+        flops = arithmetic.forward_flops(self.words(head), head.kind, length, outputs(head), predicted, target)
         return flops["total"]
 
-    def words(self, head: Head) -> dict[str, Any] | None:
-        return self.config
+    def words(self, head: Head) -> dict[str, Any]:
+        return self.config if head.pooling is None else {**self.config, "classifier_pooling": head.pooling}
 
     def cuts_last_layer(self, head: Head) -> bool:
-        return not self.chunks
+        return not self.chunks and not (
+            head.kind in arithmetic.POOLED_HEADS and arithmetic.pools_mean(self.words(head))
+        )
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         return [name for name, shape in self._own(head).items() if self._own(before).get(name) != shape]
 
     def _own(self, head: Head) -> dict[str, tuple[int, int]]:
         """The linear layers that belong to the head, and their sizes."""
-        layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
+        layers = arithmetic.linear_layers(self.words(head), head.kind, outputs(head))
         return {layer.name: (layer.inputs, layer.outputs) for layer in layers if layer.part in ("pooler", "head")}
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> TunedWeights:
@@ -199,8 +201,8 @@ class OwnShape:
             from pipelines.architectures.registration import register
 
             register()
-            return applied({"model_type": architecture_fields.OURS, **self.config}, tuner, head, fresh)
-        layers = arithmetic.linear_layers(self.config, head.kind, outputs(head))
+            return applied({"model_type": architecture_fields.OURS, **self.words(head)}, tuner, head, fresh)
+        layers = arithmetic.linear_layers(self.words(head), head.kind, outputs(head))
         adapter = lora(
             layers,
             r=tuner.r,
@@ -208,7 +210,7 @@ class OwnShape:
             whole=[*fresh, *tuner.modules_to_save],
             use_dora=tuner.use_dora,
             bias=tuner.bias,
-            other_biases=arithmetic.other_biases(self.config, head.kind),
+            other_biases=arithmetic.other_biases(self.words(head), head.kind),
         )
         if tuner.quantization is None:
             return adapter
@@ -294,6 +296,7 @@ class ForeignShape:
         prefix = f"{self._model(head).base_model_prefix}."
         weights = {name: weight.shape for name, weight in self._model(head).named_parameters()}
         try:  # the body has a name of its own in some classes of a family only
+            before = replace(before, pooling=head.pooling)  # a body that moves into our family has other names there
             brought = {
                 name.removeprefix(prefix): weight.shape for name, weight in self._model(before).named_parameters()
             }
@@ -319,10 +322,11 @@ def without_weights(words: Mapping[str, object], head: Head) -> Any:
     from transformers import AutoConfig
 
     from pipelines.models.heads import auto_class, head_settings
+    from pipelines.models.pooling import settled
 
     settings = {key: value for key, value in words.items() if key != "model_type"}
     kind = auto_class(head)
-    config = AutoConfig.for_model(words["model_type"], **settings, **head_settings(head))
+    config = settled(AutoConfig.for_model(words["model_type"], **settings, **head_settings(head)), head)
     with torch.device("meta"):
         return kind.from_config(config, attn_implementation="eager").eval()
 

@@ -27,7 +27,7 @@ class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
-    stage_keys: ClassVar[tuple[str, ...]] = ("class_weights",)
+    stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
     kind: Literal["classification"]

@@ -26,6 +26,7 @@ class Regression(TaskKind):
     """Which number a text, or a pair of texts, is given."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    stage_keys: ClassVar[tuple[str, ...]] = ("pooling",)
     outputs: ClassVar[str | None] = "a number"
     kind: Literal["regression"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)

@@ -49,6 +49,20 @@ def test_auto_is_bf16_only_where_a_cpu_multiplies_it(
     assert hardware.precision("auto") == expected
 
 
+@pytest.mark.parametrize(
+    ("flags", "precision", "warned"),
+    [("avx2 fma", "bf16", True), ("avx2 fma", "no", False), ("avx512_bf16", "bf16", False), ("", "bf16", False)],
+)
+def test_bf16_that_a_cpu_does_not_multiply_is_warned_of(
+    flags: str, precision: str, warned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    found = hardware.doubts(precision, proc=tmp_path)
+    assert bool(found) is warned
+    assert all("which this processor does not multiply itself" in sentence for sentence in found)
+
+
 @pytest.mark.parametrize(("native", "expected"), [(True, "bf16"), (False, "no")])
 def test_auto_on_a_gpu_does_not_count_emulated_bf16(
     native: bool, expected: str, monkeypatch: pytest.MonkeyPatch

@@ -305,9 +305,20 @@ def test_two_tasks_of_one_name_are_refused():
         loads(TWICE.replace("glue/rte", "glue/mrpc") % "{stage: evaluate}")
 
 
+def test_tasks_on_one_body_read_it_alike():
+    pooled = TWICE.replace("{task: glue/rte}", "{task: glue/rte, pooling: mean}") % "{stage: evaluate}"
+    with pytest.raises(RecipeError) as caught:
+        loads(pooled)
+    [mistake] = caught.value.mistakes
+    assert mistake.key == "stages.both.tasks[0].pooling"
+    assert "give all of them one pooling, or none" in mistake.message
+    loads(pooled.replace("{task: glue/mrpc}", "{task: glue/mrpc, pooling: mean}"))
+
+
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
+        ("pooling: mean", "pooling: is for tasks that are learnt with a head of classes"),
         (
             "class_weights: balanced",
             "class_weights: is for tasks that are learnt with a head of classes, but here the answers are written",

@@ -83,6 +83,31 @@ def test_parameters_are_those_of_the_models_that_the_stages_build(folder):
     assert tuned.trainable_parameters == weights(adapted, only_learning=True)
 
 
+@pytest.mark.parametrize("tuner", ["{name: lora, r: 4}", "full"])
+def test_a_head_on_the_mean_has_no_pooler(folder, tmp_path, tuner):
+    """Of our own model, and of a BERT that moves into our family: as many weights, as many that learn."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from pipelines.models.opening import open_folder
+
+    config = BertConfig(
+        vocab_size=1000, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    pooled = ("stages.tuned.pooling=mean", f"stages.tuned.tuner={tuner}")
+    head = Head("sequence_classification", ("a", "b", "c"), pooling="mean")
+    moved = open_folder(tmp_path / "bert", head, seed=0)
+    block = loads(RECIPE, folder=folder, overrides=pooled).stage("tuned").tuner
+    assert moved.finery_new_modules == ["classifier"]
+    tuned = block.apply(moved)
+    start = f"model={{checkpoint: {tmp_path / 'bert'}}}", "tokenizer=null", "stages.pretrain=null"
+    stage = planned(folder, *start, *pooled).stages[0]
+    assert (stage.all_parameters, stage.trainable_parameters) == (weights(tuned), weights(tuned, only_learning=True))
+    with_pooler, without = planned(folder).stages[1], planned(folder, *pooled).stages[1]
+    dim = 128  # bert-tiny's
+    assert with_pooler.parameters["total"] - without.parameters["total"] == dim * dim + dim
+
+
 def test_modules_that_learn_whole_are_those_the_opened_checkpoint_lacks(folder, tmp_path):
     """The plan's rule for a stage after pretraining, against what loading the pretrained folder reports."""
     from pipelines.models.opening import open_folder
