@@ -105,6 +105,8 @@ class Example:
     whole: bool = True
     """Whether the model's last layer runs for all places; else for those that its head reads, where the model's build
     allows it."""
+    frozen_once: bool = False
+    """Whether frozen layers below the first that learns are asked once for each example, not in every epoch."""
 
 
 class ModelSize(Protocol):

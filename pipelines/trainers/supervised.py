@@ -95,7 +95,9 @@ class Supervised(Subject, Stage):
             notes.append("the scores of the auxiliary language model are not counted")
         length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
         predicted = target if head.kind in WORD_HEADS else 0
-        example = Example(length, target, predicted, whole=self.auxiliary_lm is not None)
+        example = Example(
+            length, target, predicted, whole=self.auxiliary_lm is not None, frozen_once=self.auxiliary_lm is None
+        )
         return planning.training(self, head, example, rows, notes)
 
     def head_left(self) -> Head:

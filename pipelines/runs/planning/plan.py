@@ -257,9 +257,12 @@ class Planner:
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
-        flops = round(
-            forward * ((3 if adapter is None else adapter.passes(counts["total"])) + recomputed + example.forwards)
-        )
+        passes = (3 if adapter is None else adapter.passes(counts["total"])) + recomputed + example.forwards
+        repeated = sequences or 0
+        if example.frozen_once and adapter is not None and not adapter.reaches_body and examples is not None:
+            repeated = min(repeated, examples)  # only the head learns, and the body is asked once for each row
+        passes -= 0 if not sequences else 1 - repeated / sequences
+        flops = round(forward * passes)
         flops += 0 if adapter is None else 3 * adapter.flops_per_token * tokens // (2 if both else 1)
         flops *= example.sequences
         plan = replace(plan, parameters=counts, trainable_parameters=learnt, all_parameters=everything)

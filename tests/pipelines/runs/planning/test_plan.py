@@ -186,6 +186,16 @@ def test_operations_and_time_of_a_stage_by_hand(folder):
     assert found.seconds == pytest.approx(sum(stage.flops for stage in found.stages) / 2e9 + (10 + 16) * 0.01)
 
 
+def test_a_frozen_body_is_asked_once_for_each_row(folder):
+    """Two epochs of the head alone: the operations of one, but for those of the head's own weights."""
+    frozen = [f"stages.tuned.{key}" for key in ("tuner=last_layer", "arguments.num_train_epochs=1")]
+    once, twice = planned(folder, *frozen).stages[1], planned(folder, frozen[0]).stages[1]
+    assert once.tokens * 2 == twice.tokens
+    assert once.flops < twice.flops < 1.1 * once.flops
+    step = planned(folder, frozen[0], "stages.tuned.arguments={max_steps: 1}").stages[1]
+    assert step.flops * ROWS == pytest.approx(once.flops * 8)  # of a step of eight rows all are new
+
+
 def test_a_given_rate_replaces_the_assumed_one(folder):
     found = planned(folder, flops_per_second=5e9)
     assert found.rate == "as given"
