@@ -127,6 +127,7 @@ class Subject(Block):
         if (
             self.pooling is not None
             and shape
+            and not self.as_text
             and (why := pooling_misfit(self.pooling, architecture_fields.resolve(shape)))
         ):
             yield ("pooling",), why
