@@ -81,6 +81,21 @@ def splits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_the_head_that_is_opened_has_the_pooling_of_the_stage(
+    kind: str, stage: Any, context: Callable[..., Context], fitted: dict[str, Any]
+) -> None:
+    asked: list[Head] = []
+
+    def open_model(head: Head, **_: Any) -> Any:
+        asked.append(head)
+        return tiny.build("finery", head, seed=7)
+
+    for keys, pooling in (("pooling: mean", "mean"), ("max_length: 32", None)):
+        stage(keys, kind=kind).run(context(open_model=open_model))
+        assert asked.pop().pooling == pooling
+
+
 def test_rows_for_selection_are_none_of_those_learnt_from(
     stage: Any, context: Callable[..., Context], fitted: dict[str, Any], splits: list[str]
 ) -> None:
