@@ -163,8 +163,8 @@ class FineryConfig(PreTrainedConfig):
     classifier_dropout: float | int | None = None
     """Dropout before the classifier. None: hidden_dropout_prob."""
     classifier_pooling: str = "first"
-    """What an encoder's head on a whole text reads: "first" (the pooled first token, Devlin et al. 2019, section 4.1) or
-    "mean" (the mean of the tokens without padding, no pooler, Reimers and Gurevych 2019, section 3,
+    """What an encoder's head on a whole text reads: "first" (the pooled first token, Devlin et al. 2019, section 4.1)
+    or "mean" (the mean of the tokens without padding, no pooler, Reimers and Gurevych 2019, section 3,
     arxiv.org/abs/1908.10084)."""
 
     initializer: str = "normal"

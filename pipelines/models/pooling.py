@@ -1,9 +1,10 @@
 """What a head that decides about a whole text reads of an encoder: its first token, or the mean of its tokens.
 
-BERT is pretrained to say in its first token what a text is about (Devlin et al. 2019, section 3.1, arxiv.org/abs/1810.04805);
-encoders of sentences are trained to say it by the mean of all tokens (Reimers and Gurevych 2019, "Sentence-BERT",
-section 3, arxiv.org/abs/1908.10084), and their first token was never asked. transformers' classes for BERT and RoBERTa
-read the first token alone, so a body of these is moved into our own family, which computes the same and reads either.
+BERT is pretrained to say in its first token what a text is about (Devlin et al. 2019, section 3.1,
+arxiv.org/abs/1810.04805); encoders of sentences are trained to say it by the mean of all tokens (Reimers and Gurevych
+2019, "Sentence-BERT", section 3, arxiv.org/abs/1908.10084), and their first token was never asked. transformers'
+classes for BERT and RoBERTa read the first token alone, so a body of these is moved into our own family, which computes
+the same and reads either.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def settled(config: PreTrainedConfig, head: Head) -> PreTrainedConfig:
-    """The config of the model that has `head` with its pooling: `config` itself, or that of our family which a BERT moves
-    into. Raises ModelError where the pooling is not offered."""
+    """The config of the model that has `head` with its pooling: `config` itself, or that of our family which a BERT
+    moves into. Raises ModelError where the pooling is not offered."""
     if head.pooling is None:
         return config
     model_type = config.model_type
@@ -93,7 +94,8 @@ def asked(source: str, where: Mapping[str, Any], head: Head) -> Asked:
 
 
 def moved(model: PreTrainedModel, head: Head) -> PreTrainedModel:
-    """The body of a BERT or RoBERTa in our family, with a new head of torch's current random numbers. Raises ModelError."""
+    """The body of a BERT or RoBERTa in our family, with a new head of torch's current random numbers. Raises
+    ModelError."""
     from pipelines.models.heads import auto_class
 
     config = settled(model.config, head)
