@@ -13,6 +13,7 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS
 from pipelines.models.opening import build, open_folder
+from pipelines.models.read_places import text_alone
 from pipelines.trainers.checkpoints import write_head
 from tests import tiny
 
@@ -162,3 +163,14 @@ def test_an_adapter_comes_back_on_the_base_that_was_saved_for_it(tmp_path, name)
             open_folder(tmp_path / "tuned", FIRST, seed=9)
     else:
         assert open_folder(tmp_path / "tuned", FIRST, seed=9).config.classifier_pooling == "first"
+
+
+def test_no_place_of_the_last_layer_is_left_out(tmp_path):
+    """All of them are read: what saves a first token's head the others must not be done."""
+    model = open_folder(saved(MOVED["bert"], tmp_path), MEAN, seed=0).eval()
+    inputs = {"input_ids": IDS, "attention_mask": MASK}
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        for _ in range(2):  # the first time it is tried, then it is known
+            with text_alone(model, inputs):
+                assert torch.equal(model(**inputs).logits, expected)
