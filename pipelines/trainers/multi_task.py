@@ -266,10 +266,12 @@ class MultiTask(Stage):
                 yield ("tasks", place, *inner), message
             kinds["seq2seq_lm" if self.writes else entry.learnt_as().head_kind] += 1
         if not self.writes and len({entry.pooling for entry in self.tasks}) > 1:
-            place = next(place for place, entry in enumerate(self.tasks) if entry.pooling is None)
+            first = self.tasks[0].pooling
+            place = next(place for place, entry in enumerate(self.tasks) if entry.pooling != first)
             yield (
                 ("tasks", place, "pooling"),
-                "is left out, but the tasks share a body: give all of them one pooling, or none",
+                f"is {self.tasks[place].pooling or 'left out'}, but that of the first task is {first or 'left out'}, and "
+                "they share a body: give all of them one pooling, or none",
             )
         longest = max(entry.max_length for entry in self.tasks)
         for kind in kinds:

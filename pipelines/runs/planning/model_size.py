@@ -105,12 +105,10 @@ def of_tuned(before: Mapping[str, int], tuned: Any, body: str) -> TunedWeights:
         weight.numel() for name, weight in updates.items() if weight.ndim > 1 and not name.startswith(BESIDE)
     )
     head = [
-        name
+        name  # a pooler stands on the body, under its name
         for name in learnt
         if ".modules_to_save." in name
-        or (
-            name in before and (f".{body}." not in f".{name}" or "pooler" in name.split("."))
-        )  # which stands on the body
+        or (name in before and (f".{body}." not in f".{name}" or "pooler" in name.split(".")))
     ]
     added = sum(weight.numel() for weight in weights.values()) - sum(before.values())
     return TunedWeights(sum(learnt.values()), added, 2 * products, reaches_body=len(head) < len(learnt))

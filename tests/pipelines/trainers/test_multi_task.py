@@ -310,9 +310,11 @@ def test_tasks_on_one_body_read_it_alike():
     with pytest.raises(RecipeError) as caught:
         loads(pooled)
     [mistake] = caught.value.mistakes
-    assert mistake.key == "stages.both.tasks[0].pooling"
+    assert mistake.key == "stages.both.tasks[1].pooling"
     assert "give all of them one pooling, or none" in mistake.message
     loads(pooled.replace("{task: glue/mrpc}", "{task: glue/mrpc, pooling: mean}"))
+    with pytest.raises(RecipeError, match="is mean, but that of the first task is first"):
+        loads(pooled.replace("{task: glue/mrpc}", "{task: glue/mrpc, pooling: first}"))
 
 
 @pytest.mark.parametrize(
