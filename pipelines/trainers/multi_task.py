@@ -270,8 +270,8 @@ class MultiTask(Stage):
             place = next(place for place, entry in enumerate(self.tasks) if entry.pooling != first)
             yield (
                 ("tasks", place, "pooling"),
-                f"is {self.tasks[place].pooling or 'left out'}, but that of the first task is {first or 'left out'}, and "
-                "they share a body: give all of them one pooling, or none",
+                f"is {self.tasks[place].pooling or 'left out'}, but that of the first task is {first or 'left out'}, "
+                "and they share a body: give all of them one pooling, or none",
             )
         longest = max(entry.max_length for entry in self.tasks)
         for kind in kinds:
