@@ -19,11 +19,13 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.models.heads import auto_class
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
 MARK = "finery_opened_once"
 """An attribute of modules whose weights only the first process has, until they are divided."""
+WITHOUT_WEIGHTS = "finery_without_weights"
+"""An attribute of a model that has zeros for weights, which another process has."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,13 @@ class ModelShape:
 
 
 def open_once(context: Context, head: Head, opened: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """What `opened` gives: on the first process itself, on the others a model of its shape. Called on every process.
+    """What `opened` gives: where weights are to be divided, on the first process itself and on the others a model of
+    its shape. Called on every process.
 
     A model that the others cannot make of its configuration, such as one with code of its own, is opened by each.
     """
+    if not context.world.is_sharded:
+        return opened()
     main = context.world.is_main
     model = opened() if main else None
     shape: ModelShape | None = context.gather(None if model is None else _shape_of(model))[0]
@@ -79,8 +84,6 @@ def _weights_of(model: nn.Module) -> list[tuple[str, tuple[int, ...], str]]:
 
 def _of_shape(shape: ModelShape, head: Head) -> PreTrainedModel | None:
     """A model with zeros for weights; None where the configuration does not make one of the same weights."""
-    import numpy as np
-    import torch
     from transformers import initialization
 
     config = copy.deepcopy(shape.config)
@@ -92,11 +95,32 @@ def _of_shape(shape: ModelShape, head: Head) -> PreTrainedModel | None:
     if _weights_of(model) != shape.weights:
         return None
     for weight in model.parameters():
-        size = weight.numel() * weight.dtype.itemsize
-        if size:  # memory of its own: what the allocator gives again was written to, and may be no number
-            pages = torch.from_numpy(np.frombuffer(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS), np.uint8))
-            weight.data = pages.view(weight.dtype).reshape(weight.shape)
+        weight.data = _zeros(weight)
+    setattr(model, WITHOUT_WEIGHTS, True)
     model.generation_config = shape.generation_config
     model.finery_new_modules = shape.new_modules
     model.name_or_path = shape.name_or_path
     return model
+
+
+def _zeros(weight: Tensor) -> Tensor:
+    """Zeros of the shape and type of `weight`, in pages that nobody has written to."""
+    import numpy as np
+    import torch
+
+    size = weight.numel() * weight.dtype.itemsize
+    if not size:
+        return weight.detach()
+    # memory of its own: what the allocator gives again was written to, and may be no number
+    pages = torch.from_numpy(np.frombuffer(mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS), np.uint8))
+    return pages.view(weight.dtype).reshape(weight.shape)
+
+
+def copied(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of `model` as it is now; where it has zeros for weights, so has the copy, which takes no memory either."""
+    from torch.nn import Parameter
+
+    made: dict[int, Any] = {}
+    if hasattr(model, WITHOUT_WEIGHTS):
+        made = {id(each): Parameter(_zeros(each), each.requires_grad) for each in model.parameters()}
+    return copy.deepcopy(model, made)

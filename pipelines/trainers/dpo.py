@@ -8,6 +8,7 @@ log ratio to the reference, so a loss on pairs of answers needs neither a reward
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,18 +16,16 @@ from pydantic import Field
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
+from pipelines.models.open_once import open_once
 from pipelines.trainers import dpo_settings, model_selection, tuning
 from pipelines.trainers.dpo_settings import DPOArguments, ReferenceStage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe
-    from pipelines.trainers.model_selection import Examples
-    from pipelines.trainers.reference import ReferenceModel
 
 HELD_OUT_MOST = 2_000
 """Held-out pairs that the implicit reward is measured on at the end, the first of the split."""
@@ -105,6 +104,7 @@ class DPO(PreferenceSubject, Stage):
         from pipelines.trainers.checkpoints import save_stage
         from pipelines.trainers.dpo_step import PreferenceStep
         from pipelines.trainers.preferences import held_out_for, pairs_for
+        from pipelines.trainers.reference import held_to
         from pipelines.trainers.trainer import fit
 
         arguments, tokenizer = self.arguments, context.open_tokenizer()
@@ -115,7 +115,15 @@ class DPO(PreferenceSubject, Stage):
         examples, together = pairs_for(self, context, model, tokenizer, longest)
         held_out, characters = held_out_for(self, model, tokenizer, longest, HELD_OUT_MOST)
         temperature = arguments.temperature or next(iter(dpo_settings.sampled_at(self, context.recipe)), 1.0)
-        examples, held_out, reference = self._against(context, model, head, together, examples, held_out, temperature)
+        reference = None
+        if arguments.needs_reference:
+            other = None
+            if self.reference is not None:
+                start = partial(context.open_model, head, stage_id=self.reference.source, trained_head=True)
+                other = open_once(context, head, start)
+            examples, held_out, reference = held_to(
+                context, model, self.tuner, arguments, together, examples, held_out, other, temperature
+            )
         step = PreferenceStep(arguments.weighted_losses, arguments, reference, Meter(), temperature)
         examples, selection, overrides = model_selection.divided(
             examples, arguments, "rewards/accuracies", context.seed, self.max_eval_samples
@@ -142,44 +150,3 @@ class DPO(PreferenceSubject, Stage):
             answers = dpo_step.ask(context, model, step, measured, collate, arguments.per_device_eval_batch_size)
             metrics |= dpo_step.scores(answers, context.seed, characters or None)
         save_stage(context, model, tokenizer, head, metrics, tuner)
-
-    def _against(
-        self,
-        context: Context,
-        model: PreTrainedModel,
-        head: Any,
-        together: Any,
-        examples: Any,
-        held_out: Any,
-        temperature: float,
-    ) -> tuple[Examples, Examples | None, ReferenceModel | None]:
-        """(the examples, the held-out ones, the reference): where its numbers are asked for beforehand, they stand
-        in the examples."""
-        from pipelines.trainers.reference import FrozenCopy, WithReference, precomputed, reference_for
-
-        if not self.arguments.needs_reference:
-            return examples, held_out, None
-        other = (
-            None
-            if self.reference is None
-            else context.open_model(head, stage_id=self.reference.source, trained_head=True)
-        )
-        if not self.arguments.precompute_ref_log_probs:
-            return examples, held_out, reference_for(model, self.tuner) if other is None else FrozenCopy(other)
-        size = self.arguments.precompute_ref_batch_size or self.arguments.per_device_train_batch_size
-        model_asked = model if other is None else other
-        stored = precomputed(context, model_asked, examples, together, size, "reference", temperature=temperature)
-        examples = WithReference(examples, stored)
-        if held_out is not None:
-            stored = precomputed(
-                context,
-                model_asked,
-                held_out,
-                together,
-                size,
-                "reference-held-out",
-                exact=True,
-                temperature=temperature,
-            )
-            held_out = WithReference(held_out, stored)
-        return examples, held_out, None

@@ -18,6 +18,7 @@ from pipelines.trainers import model_selection
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.trainers.dpo import DPO
+    from pipelines.trainers.kto import KTO
 
 
 LIKELIHOOD = "sft"
@@ -99,20 +100,25 @@ class DPOArguments(TrainingArguments):
         return not self.reference_free and any(name not in WITHOUT_REFERENCE for name in self.losses)
 
 
-def sampled_at(stage: DPO, recipe: Recipe) -> set[float]:
+def sampled_at(stage: DPO | KTO, recipe: Recipe) -> set[float]:
     """The temperatures at which the stages sampled whose preferences `stage` learns."""
     found = (getattr(recipe.stage(source), "temperature", None) for source in stage.preference_reads())
     return {float(each) for each in found if each is not None}
 
 
-def issues(stage: DPO, recipe: Recipe) -> Iterable[ConfigIssue]:
-    """What cannot go together in a stage with these settings, places relative to the stage."""
+def temperature_issues(stage: DPO | KTO, recipe: Recipe) -> Iterable[ConfigIssue]:
+    """Whether it is plain at which temperature a policy learns, places relative to the stage."""
     if stage.arguments.temperature is None and len(found := sampled_at(stage, recipe)) > 1:
         yield (
             ("arguments", "temperature"),
             f"is missing, and the preferences were sampled at {', '.join(f'{each:g}' for each in sorted(found))}; "
             "name the one that the policy will be sampled at",
         )
+
+
+def issues(stage: DPO, recipe: Recipe) -> Iterable[ConfigIssue]:
+    """What cannot go together in a stage with these settings, places relative to the stage."""
+    yield from temperature_issues(stage, recipe)
     yield from _of_losses(stage.arguments)
     yield from _of_reference(stage, recipe, stage.arguments)
     yield from model_selection.issues(stage.early_stopping_patience, stage.arguments)

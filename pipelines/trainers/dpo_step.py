@@ -28,7 +28,7 @@ from pipelines.trainers.dpo_losses import (
     weighed,
 )
 from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
-from pipelines.trainers.reference import ReferenceModel
+from pipelines.trainers.reference import ReferenceModel, shares
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -152,9 +152,7 @@ def ask(
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
-        # As many passes on every process: divided weights are gathered by all of them together.
-        for start in range(0, len(range(0, len(examples), context.world.size)), batch_size):
-            places = order[start : start + batch_size]
+        for places in shares(order, len(examples), batch_size, context.world):
             asked = [dict(examples[place]) for place in places or [0]]
             batch = {name: value.to(device) for name, value in collate(asked).items()}
             named = token_log_probabilities(model, batch, temperature=step.temperature)

@@ -25,6 +25,7 @@ from pipelines.core.reward_field import MODEL, reward_content, reward_mistakes, 
 from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import prompt_rows
+from pipelines.models.open_once import open_once
 from pipelines.trainers import tuning
 from pipelines.trainers.ppo_settings import PPOArguments
 
@@ -321,7 +322,8 @@ class PPO(Stage):
         """The body of a value function of its own, tuned like the policy; None where it shares the policy's."""
         if self.value == "shared":
             return None
-        body = context.open_model(head, **({"stage_id": self.reward.stages[0]} if self.value == "reward" else {}))
+        start = {"stage_id": self.reward.stages[0]} if self.value == "reward" else {}
+        body = open_once(context, head, partial(context.open_model, head, **start))
         body.finery_new_modules = []  # its language-model head says nothing here
         return tuner.apply(body)
 

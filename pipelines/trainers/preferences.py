@@ -272,7 +272,7 @@ def pairs_for(
     from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 
     rows = subject.preference_rows(context, tokenizer)
-    both, limit, prompt = _limits(subject, model, longest)
+    both, limit, prompt = limits(subject, model, longest)
     examples = encode_preferences(tokenizer, rows, limit, prompt, both, stops_of(model))
     tell_pairs(context, tokenizer, examples, rows, limit)
     return examples, PreferenceCollator(
@@ -296,7 +296,7 @@ def held_out_for(
     rows = task.rows(next(iter(task.evaluation_splits.values())), most)
     if len(rows) == 0:
         return None, []
-    both, limit, prompt = _limits(subject, model, longest)
+    both, limit, prompt = limits(subject, model, longest)
     turned = rows.in_turns() if subject.chat_template is not None else rows
     examples = encode_preferences(tokenizer, turned, limit, prompt, both, stops_of(model))
     sizes = {
@@ -306,7 +306,7 @@ def held_out_for(
     return examples, [sizes[number] for number in examples.index]
 
 
-def _limits(subject: PreferenceSubject, model: PreTrainedModel, longest: int | None) -> tuple[bool, int, int | None]:
+def limits(subject: PreferenceSubject, model: PreTrainedModel, longest: int | None) -> tuple[bool, int, int | None]:
     """(whether the model is an encoder-decoder, tokens of a row or an answer, tokens of a prompt)."""
     both = bool(getattr(model.config, "is_encoder_decoder", False))
     prompt = subject.max_prompt_length

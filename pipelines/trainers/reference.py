@@ -6,19 +6,19 @@ made without gradients would be used again, and the policy would learn nothing.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from pipelines.core.interfaces import Context
+from pipelines.core.interfaces import Context, World
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.models.open_once import copied
 from pipelines.trainers import fsdp
 from pipelines.tuners.tuner import Tuner
 
@@ -46,7 +46,7 @@ class FrozenCopy:
     @classmethod
     def of(cls, model: PreTrainedModel) -> FrozenCopy:
         """A copy of `model` as it is now."""
-        return cls(copy.deepcopy(model))
+        return cls(copied(model))
 
     @contextmanager
     def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
@@ -92,6 +92,46 @@ def peft_model_in(policy: PreTrainedModel) -> PeftModel | None:
     return bare.module if isinstance(bare, nn.parallel.DistributedDataParallel) else bare
 
 
+class HeldTo(NamedTuple):
+    """What a policy learns from, and what it is held to."""
+
+    examples: Examples
+    held_out: Examples | None
+    reference: ReferenceModel | None
+    """None where its numbers stand in the examples."""
+
+
+def held_to(
+    context: Context,
+    model: PreTrainedModel,
+    tuner: Tuner,
+    arguments: Any,
+    collate: Callable[[list[dict[str, object]]], dict[str, Tensor]],
+    examples: Examples,
+    held_out: Examples | None = None,
+    other: PreTrainedModel | None = None,
+    temperature: float = 1.0,
+) -> HeldTo:
+    """The reference of a policy that is `model` before `tuner` is applied to it: `other`, else the policy as it is now.
+
+    Where `arguments.precompute_ref_log_probs` its numbers are asked for here.
+    """
+    if not arguments.precompute_ref_log_probs:
+        return HeldTo(examples, held_out, reference_for(model, tuner) if other is None else FrozenCopy(other))
+    if other is not None:
+        asked = other
+    else:
+        asked = copied(model) if context.world.is_sharded else model  # the policy is divided when it is tuned
+    size = arguments.precompute_ref_batch_size or arguments.per_device_train_batch_size
+    stored = precomputed(context, asked, examples, collate, size, "reference", temperature=temperature)
+    examples = WithReference(examples, stored)
+    if held_out is not None:
+        name = "reference-held-out"
+        stored = precomputed(context, asked, held_out, collate, size, name, exact=True, temperature=temperature)
+        held_out = WithReference(held_out, stored)
+    return HeldTo(examples, held_out, None)
+
+
 def precision_of(context: Context, device: torch.device) -> AbstractContextManager[object]:
     """The precision that the training loop computes in, for passes outside of it."""
     if context.precision == "no":
@@ -115,7 +155,8 @@ def precomputed(
     """Log-probabilities that `model` gives to both answers of every example (examples, 2), fp32.
 
     They are computed in the precision of the training, or in fp32 when `exact`. They are kept as `NAME.npy` in the
-    stage's folder, so that a resumed run compares with the same numbers to the bit. The processes share the work.
+    stage's folder, so that a resumed run compares with the same numbers to the bit. The processes share the work; where
+    weights are to be divided among them, those of `model` are.
     """
     path: Path = context.folder / f"{name}.npy"
     if path.exists():
@@ -127,11 +168,16 @@ def precomputed(
     order = sorted(mine, key=lambda place: -int(examples.lengths[place]))
     answered = np.zeros((len(examples), 2), dtype=np.float32)
     training = model.training
-    model.to(device).eval()
+    if not context.world.is_sharded:
+        model.to(device)
+    elif not fsdp.is_sharded(model):
+        fsdp.shard(model, device, context.world.size)
+    model.eval()
     with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            answered[places] = answers(model, collate([dict(examples[place]) for place in places]), device, temperature)
+        for places in shares(order, len(examples), batch_size, context.world):
+            asked = [dict(examples[place]) for place in places or [0]]
+            found = answers(model, collate(asked), device, temperature)
+            answered[places] = found[: len(places)]
     model.train(training)
     whole = np.sum(context.gather(answered), axis=0, dtype=np.float32)
     if context.world.is_main:
@@ -140,6 +186,13 @@ def precomputed(
         unfinished.rename(path)
     context.barrier()
     return np.asarray(whole)
+
+
+def shares(order: Sequence[int], rows: int, batch_size: int, world: World) -> Iterator[Sequence[int]]:
+    """Batches of this process's `order` of `rows` that the processes share, as many on every process: divided weights
+    are gathered by all of them together. Where one has no more rows its batches are empty."""
+    for start in range(0, len(range(0, rows, world.size)), batch_size):
+        yield order[start : start + batch_size]
 
 
 def answers(

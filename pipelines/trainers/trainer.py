@@ -122,7 +122,10 @@ class EpochSampler(Sampler[int]):
 
 
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, ModelOutput]]
-"""`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`."""
+"""`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`.
+
+One that needs a number of a whole step has `before_step(model, batches)` too, called without gradient on every process.
+"""
 
 Example = dict[str, Any]
 Collate = Callable[[list[Example]], dict[str, Tensor]]
@@ -361,6 +364,9 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         if self.halving is not None:
             self.halving.begin()
         samples: tuple[list[Any], Tensor | int | None] = super().get_batch_samples(*arguments, **keywords)
+        if samples[0] and (before_step := getattr(self.loss, "before_step", None)) is not None:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                before_step(self.model, samples[0])
         return samples
 
     def training_step(

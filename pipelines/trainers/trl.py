@@ -1,10 +1,9 @@
-"""The only file that knows TRL: its trainers, with what every stage here has.
+"""The only file that knows TRL: its trainers of GRPO and RLOO, with what every stage here has.
 
 TRL's trainers are transformers' Trainer, so events, complete checkpoints, the stop by signal and the end at the first
 NaN are added to them as to our own (`stage_trainer`). What TRL would decide by itself is decided here:
 
-- prompts and answers come tokenised: TRL's own way would put an encoder's end of text between a prompt and what
-  follows it;
+- prompts come tokenised: TRL's own way would put an encoder's end of text behind them;
 - the policy lies in a folder, from which TRL reads the reference again; an adapter's reference is TRL's frozen copy
   of it;
 - precision, padding and the end of texts are said, not guessed; nothing is reported to anybody.
@@ -21,7 +20,7 @@ import torch
 from transformers import PrinterCallback
 from transformers.trainer_utils import set_seed
 
-from pipelines.core.errors import IncompatibleError, Stopped
+from pipelines.core.errors import Diverged, IncompatibleError, Stopped
 from pipelines.core.interfaces import IGNORED, Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
@@ -34,7 +33,6 @@ from pipelines.trainers.trackers import trackers
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.trainers.checkpoints import State
@@ -73,7 +71,7 @@ def train(
     rows: Sequence[Mapping[str, object]],
     **keywords: Any,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
-    """Train a tuned `model` by TRL's trainer of that `method` (`KTO`, `GRPO`, `RLOO`) on `rows`, resuming where a run
+    """Train a tuned `model` by TRL's trainer of that `method` (`GRPO`, `RLOO`) on `rows`, resuming where a run
     was broken off.
 
     `arguments` hold TRL's settings of the method too, and `overrides` what the stage decides; `keywords` are those of
@@ -183,17 +181,6 @@ def refuse_other_heads(model: PreTrainedModel, temperature: float) -> None:
         )
 
 
-def _kto(theirs: type) -> type:
-    """KTO on tokens that are ready: `prompt_ids`, `completion_ids`, `label`, and `KL_completion_ids` where the
-    loss needs them."""
-
-    class StagedKTO(_staged(theirs)):  # type: ignore[misc]
-        def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
-            return dataset
-
-    return StagedKTO
-
-
 def _sampling(theirs: type) -> type:
     """GRPO and RLOO on prompts that are ready, scored by a reward of ours. A row's `prompt` is its number among
     `prompt_ids`."""
@@ -218,6 +205,17 @@ def _sampling(theirs: type) -> type:
         def _tokenize_prompts(self, prompts: Sequence[str]) -> tuple[list[list[int]], None, dict[str, object]]:
             return [list(self.prompt_ids[int(prompt)]) for prompt in prompts], None, {}
 
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+            try:
+                return dict(super()._generate_and_score_completions(inputs))
+            except RuntimeError as error:
+                if "probability tensor" not in str(error):
+                    raise
+                raise Diverged(
+                    f"the policy's logits are no longer finite after step {self.state.global_step}, so nothing can be "
+                    f"sampled; lower arguments.learning_rate (now {self.args.learning_rate:g})"
+                ) from None
+
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
             super().log(logs, start_time)
             if self.context.world.is_main and "loss" in logs and self._logs["completion"]:
@@ -236,5 +234,5 @@ def _sampling(theirs: type) -> type:
     return StagedSampling
 
 
-METHODS: dict[str, Callable[[type], type]] = {"KTO": _kto, "GRPO": _sampling, "RLOO": _sampling}
+METHODS: dict[str, Callable[[type], type]] = {"GRPO": _sampling, "RLOO": _sampling}
 """TRL's trainers by the beginning of their names, and what is made of each."""

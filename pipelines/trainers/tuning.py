@@ -228,10 +228,7 @@ def opened(
     """
     given: dict[str, Any] = {"trained_head": True} if trained_head else {}
     given["keep_base"] = context.folder / "base" if stage.tuner.adapts and keeps_base else None
-    read = partial(context.open_model, head, **given)
-    # the numbers of a reference that is asked beforehand come from whole models
-    whole = not context.world.is_sharded or getattr(stage.arguments, "precompute_ref_log_probs", False)
-    model = read() if whole else open_once(context, head, read)
+    model = open_once(context, head, partial(context.open_model, head, **given))
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := misfit(stage.tuner, words, head.kind)) is not None:
         raise IncompatibleError(f"the tuner {stage.tuner.name} {why}")

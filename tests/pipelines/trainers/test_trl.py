@@ -1,4 +1,4 @@
-"""KTO, GRPO and RLOO through TRL: what every stage has, and that what is learnt is what it should be."""
+"""GRPO and RLOO through TRL: what every stage has, and that what is learnt is what it should be."""
 
 from __future__ import annotations
 
@@ -15,29 +15,17 @@ from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.models import opening
 from pipelines.trainers import trl as trl_bridge
-from pipelines.trainers.kto import encoded
 from tests import tiny
 from tests.covering import covering
 
 pytest.importorskip("trl")
 WORDS = tiny.WORDS
-PAIRS = [
-    {"prompt": f"the {one} saw", "chosen": f" a {other} film", "rejected": f" a {one} book"}
-    for one, other in zip(WORDS, WORDS[5:], strict=False)
-]
-SINGLE = [
-    {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
-    for row in PAIRS
-    for side in ("chosen", "rejected")
-]
 DECODER = "{preset: gpt-tiny, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 96}"
 KEYS = {
-    "kto": "task: {kind: preference, train: pairs.jsonl}, max_length: 32",
     "grpo": "reward: {name: keyword, words: [good]}, prompts: {path: prompts.jsonl, text: text, max_length: 4}",
     "rloo": "reward: {name: keyword, words: [good]}, prompts: {path: prompts.jsonl, text: text, max_length: 4}",
 }
 SHORT = {
-    "kto": "per_device_train_batch_size: 4",
     "grpo": "num_generations: 4, per_device_train_batch_size: 8, max_completion_length: 6",
     "rloo": "num_generations: 4, per_device_train_batch_size: 8, max_completion_length: 6",
 }
@@ -46,11 +34,7 @@ STAGES = list(KEYS)
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, rows in (
-        ("pairs.jsonl", PAIRS),
-        ("single.jsonl", SINGLE),
-        ("prompts.jsonl", [{"text": text} for text in tiny.TEXTS]),
-    ):
+    for name, rows in (("prompts.jsonl", [{"text": text} for text in tiny.TEXTS]),):
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
     return tmp_path
 
@@ -121,11 +105,10 @@ def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, 
         assert (model / "model.safetensors").exists()
         assert not (given.folder / "base").exists()
     assert not list(given.folder.rglob("README.md")) or tuner == "lora"  # PEFT writes one beside an adapter
-    if stage != "kto":
-        assert all(name in logged[0] for name in ("reward", "reward_std", "completions/mean_length"))
-        shown = next(each for each in told if each["event"] == "sample" and each["what"] == "completions")["shown"]
-        assert {"prompt", "completion", "reward"} == set(shown[0])
-        assert shown[0]["prompt"].split()[0] in WORDS
+    assert all(name in logged[0] for name in ("reward", "reward_std", "completions/mean_length"))
+    shown = next(each for each in told if each["event"] == "sample" and each["what"] == "completions")["shown"]
+    assert {"prompt", "completion", "reward"} == set(shown[0])
+    assert shown[0]["prompt"].split()[0] in WORDS
 
 
 @pytest.mark.parametrize(("stage", "tuner"), covering(product(STAGES, ("lora", "full"))))
@@ -153,13 +136,6 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(folder, c
     assert found[-1] == wanted[-1]
 
 
-def test_wanted_answers_become_likelier(folder, context, events):
-    _, told, _ = trained(folder, context, events, "kto", "max_steps: 16, logging_steps: 8, learning_rate: 5e-3")
-    logged = [each["metrics"] for each in told if each["event"] == "metric"]
-    assert logged[-1]["rewards/margins"] > logged[0]["rewards/margins"]
-    assert logged[-1]["rewards/margins"] > 0.02
-
-
 @pytest.mark.parametrize("stage", ["grpo", pytest.param("rloo", marks=pytest.mark.long)])
 def test_the_reward_rises(folder, context, events, stage):
     keys = KEYS[stage].replace("[good]", "[good, film, the]")
@@ -169,73 +145,9 @@ def test_the_reward_rises(folder, context, events, stage):
     assert rewards[-1] > rewards[0] + 0.1
 
 
-def test_single_answers_are_learnt_as_they_are_and_pairs_in_two(folder, context):
-    rows = {}
-    for name in ("pairs", "single"):
-        recipe = loaded(folder, "kto", keys=f"datasets: [{{path: {name}.jsonl}}], max_length: 32")
-        given = given_to(context, recipe, name)
-        model, tokenizer = given.open_model(Head("causal_lm")), given.open_tokenizer()
-        rows[name] = encoded(recipe.stages[0], given, model, tokenizer, None, 4)
-    key = lambda row: (row["prompt_ids"], row["completion_ids"], row["label"])  # noqa: E731
-    assert sorted(map(key, rows["pairs"])) == sorted(map(key, rows["single"]))
-    assert len(rows["single"]) == len(SINGLE)
-
-
-def test_answers_end_with_the_end_of_texts_and_prompts_do_not(folder, context):
-    recipe = loaded(folder, "kto")
-    given = given_to(context, recipe, "kto")
-    tokenizer = given.open_tokenizer()
-    rows = encoded(recipe.stages[0], given, given.open_model(Head("causal_lm")), tokenizer, None, 4)
-    assert all(row["completion_ids"][-1] == tokenizer.sep_token_id for row in rows)
-    assert not any(tokenizer.sep_token_id in row["prompt_ids"] for row in rows)
-
-
-def test_the_other_answer_of_the_kl_is_the_neighbours(folder, context):
-    recipe = loaded(folder, "kto")
-    given = given_to(context, recipe, "kto")
-    rows = encoded(recipe.stages[0], given, given.open_model(Head("causal_lm")), given.open_tokenizer(), None, 4)
-    for start in range(0, len(rows), 4):
-        together = rows[start : start + 4]
-        assert [row["KL_completion_ids"] for row in together] == [
-            row["completion_ids"] for row in (together[-1], *together[:-1])
-        ]
-
-
-def test_trl_prepares_single_rows_as_we_do(folder, context):
-    """TRL's own preparation of plain texts, with a tokenizer that adds nothing, gives the same tokens."""
-    import copy
-
-    import trl
-    from datasets import Dataset
-
-    recipe = loaded(folder, "kto", keys="datasets: [{path: single.jsonl}], max_length: 32")
-    given = given_to(context, recipe, "kto")
-    tokenizer = copy.deepcopy(given.open_tokenizer())
-    rows = encoded(recipe.stages[0], given, given.open_model(Head("causal_lm")), tokenizer, None, None)
-    tokenizer.eos_token, tokenizer.backend_tokenizer.post_processor = tokenizer.sep_token, None
-    arguments = trl.KTOConfig(
-        output_dir=str(folder / "trl"),
-        bf16=False,
-        use_cpu=True,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=4,
-        report_to="none",
-    )
-    model = tiny.build("gpt2", Head("causal_lm"))
-    trainer = trl.KTOTrainer(
-        model=model,
-        ref_model=copy.deepcopy(model),
-        args=arguments,
-        train_dataset=Dataset.from_list(SINGLE),
-        processing_class=tokenizer,
-    )
-    key = lambda row: (row["prompt_ids"], row["completion_ids"], row["label"])  # noqa: E731
-    assert sorted(map(key, trainer.train_dataset)) == sorted(map(key, rows))
-
-
 def test_a_loss_that_is_no_number_ends_the_stage(folder, context, events):
     with pytest.raises(Diverged):
-        trained(folder, context, events, "kto", "max_steps: 6, learning_rate: 1e12, max_grad_norm: 0")
+        trained(folder, context, events, "grpo", "max_steps: 6, learning_rate: 1e12, max_grad_norm: 0")
 
 
 def test_nothing_is_reported_to_anybody(folder, context, events, monkeypatch):
@@ -243,7 +155,7 @@ def test_nothing_is_reported_to_anybody(folder, context, events, monkeypatch):
 
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(base_trainer, "send_telemetry", lambda **_: pytest.fail("telemetry was sent"))
-    trained(folder, context, events, "kto", "max_steps: 1")
+    trained(folder, context, events, "rloo", "max_steps: 1")
 
 
 def test_a_head_that_is_no_single_matrix_is_refused():
@@ -261,12 +173,10 @@ def test_a_head_that_is_no_single_matrix_is_refused():
 @pytest.mark.parametrize(
     ("stage", "arguments", "more", "sentence"),
     [
-        ("kto", "max_steps: 1", ", tuner: prefix", "is prefix, but kto is trained by TRL, which knows full and lora"),
+        ("rloo", "max_steps: 1", ", tuner: prefix", "is prefix, but rloo is trained by TRL, which knows full and lora"),
         ("grpo", "max_steps: 1", ", tuner: ia3", "is ia3, but grpo is trained by TRL"),
-        ("kto", "max_steps: 1", ", tuner: {name: lora, bias: all}", "changes weights of the base"),
-        ("kto", "train_sampling_strategy: random", "", "is decided by KTO"),
-        ("kto", "eval_strategy: epoch", "", "no rows are set aside"),
-        ("kto", "precompute_ref_batch_size: 2", "", "is for precompute_ref_log_probs: true"),
+        ("grpo", "max_steps: 1", ", tuner: {name: lora, bias: all}", "changes weights of the base"),
+        ("rloo", "eval_strategy: epoch", "", "no rows are set aside"),
         ("grpo", "gradient_accumulation_steps: 1, loss_type: ppo", "", "must be one of dapo"),
         ("rloo", "beta: -1", "", "must be at least 0"),
         ("grpo", "top_p: 1.5", "", "must be at most 1"),
@@ -306,7 +216,7 @@ def test_only_decoders_are_trained_by_trl(folder, stage, shape):
 
 def test_an_encoder_decoder_from_a_checkpoint_is_refused_when_it_is_opened(folder, context):
     tiny.build("bart", Head("seq2seq_lm")).save_pretrained(str(folder / "bart"))
-    text = f"name: x\nmodel: {{checkpoint: {folder / 'bart'}}}\ntokenizer: {{train: wordpiece}}\nstages:\n  - {{stage: kto, {KEYS['kto']}}}\n"
+    text = f"name: x\nmodel: {{checkpoint: {folder / 'bart'}}}\ntokenizer: {{train: wordpiece}}\nstages:\n  - {{stage: grpo, {KEYS['grpo']}}}\n"
     recipe = loads(text, folder=folder)
     with pytest.raises(ModelError, match="which TRL trains for decoders alone"):
-        recipe.stages[0].run(given_to(context, recipe, "kto"))
+        recipe.stages[0].run(given_to(context, recipe, "grpo"))

@@ -122,12 +122,21 @@ def test_a_reward_model_needs_no_reference(folder):
     assert found.flops is not None
 
 
-def test_single_answers_cost_the_passes_of_the_kl_too(folder):
+@pytest.mark.parametrize(
+    ("arguments", "passes"),
+    [
+        ("", 6),  # three to learn, the reference's, and both for the KL
+        (", precompute_ref_log_probs: true", 4),
+        (", loss_type: apo_zero_unpaired", 4),
+        (", loss_type: apo_zero_unpaired, precompute_ref_log_probs: true", 3),
+    ],
+)
+def test_single_answers_cost_the_passes_of_the_kl_too(folder, arguments, passes):
     kto = planned_of_plan_preferences(
         folder,
-        f"{{stage: kto, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}}}}}",
+        f"{{stage: kto, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}{arguments}}}}}",
     )
-    assert kto.flops == pytest.approx(dpo(folder).flops / 2 * 6 / 4, rel=1e-6)
+    assert kto.flops == pytest.approx(dpo(folder).flops / 2 * passes / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize(("beta", "passes"), [(0.0, 4), (0.1, 5)])
