@@ -270,10 +270,18 @@ def _chat(words: Sequence[str]) -> int:
     return chat(request, sys.stdin, sys.stdout)
 
 
+def _alone(verb: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """A verb that starts processes itself, and so is none of several."""
+    from pipelines.runs.distributed import refuse_foreign_launch
+
+    refuse_foreign_launch()
+    return verb(words)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "resume": _resume,
-    "study": _study,
+    "run": partial(_alone, _run),
+    "resume": partial(_alone, _resume),
+    "study": partial(_alone, _study),
     "compare": _compare,
     "stage": _stage,
     "join": _join,
