@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -90,7 +90,7 @@ class Launch(Block):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _from_file(cls, data: Any, handler: ModelWrapValidatorHandler[Launch], info: ValidationInfo) -> Launch:
+    def _from_file(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """The words of `config` in the place of its name, so that the resolved recipe needs no other file."""
         if not isinstance(data, Mapping) or not isinstance(data.get("config"), str):
             return handler(data)

@@ -113,6 +113,7 @@ class KTO(PreferenceSubject, Stage):
             forwards=3,
             copies=not self.tuner.adapts,
             note=note,
+            reads=3 if self.tuner.adapts else 1,  # a reference of its own is whole on each process
         )
 
     def run(self, context: Context) -> None:

@@ -209,14 +209,17 @@ class PreferenceSubject(Stage):
         forwards: int = 0,
         copies: bool = False,
         note: str = "",
+        reads: int | None = None,
     ) -> StagePlan:
-        """The plan of a stage that learns from `rows`, of `sequences` answers each."""
+        """The plan of a stage that learns from `rows`, of `sequences` answers each. `reads`: how many of the `forwards`
+        pass through weights that fsdp2 divides; default: all."""
         notes = [*planning.notes, *filter(None, [note])]
         rows = planning.rows_to_learn(self, rows, notes)
         notes.append(f"at most: every answer is counted with max_length {self.max_length}")
         source = self.max_prompt_length if head.kind == "seq2seq_lm" and self.max_prompt_length else self.max_length
         predicted = self.max_length if head.kind in WORD_HEADS else 0
-        example = Example(source, self.max_length, predicted, sequences, forwards, copies, whole=False)
+        reads = forwards if reads is None else reads
+        example = Example(source, self.max_length, predicted, sequences, forwards, copies, whole=False, reads=reads)
         return planning.training(self, head, example, rows, notes)
 
     def preference_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> PreferenceRows:

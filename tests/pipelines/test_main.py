@@ -82,6 +82,16 @@ def test_an_error_of_a_run_becomes_its_exit_code(
 
 
 @pytest.mark.parametrize(
+    ("words", "hosts"), [(["launch.hosts=4"], 4), (["launch.hosts=4", "--hosts", "2"], 2), ([], 1)], ids=str
+)
+def test_a_plan_for_gpus_takes_the_hosts_of_the_recipe(
+    words: list[str], hosts: int, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", recipe, "--gpus", "8xH100", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"]["hosts"] == hosts
+
+
+@pytest.mark.parametrize(
     ("variables", "who"),
     [
         ({"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1"}, "torchrun (TORCHELASTIC_RUN_ID, LOCAL_RANK"),
