@@ -208,7 +208,7 @@ def _plan(words: Sequence[str]) -> int:
             raise CommandError("plan --gpus reads the recipe of one run, and this one is a study; leave `matrix` out")
         if given.hosts is not None and not (given.hosts.is_integer() and given.hosts >= 1):
             raise CommandError(f"--hosts is {given.hosts:g}, must be a whole number from 1")
-        hosts = None if given.hosts is None else int(given.hosts)
+        hosts = recipe.launch.hosts if given.hosts is None else int(given.hosts)
         target = cluster(given.gpus, hosts, given.network_gbps, given.price)
         costs: Plan | StudyPlan | ClusterPlan = plan_on(recipe, target, given.flops_per_second)
     elif isinstance(recipe, Recipe):
@@ -270,10 +270,18 @@ def _chat(words: Sequence[str]) -> int:
     return chat(request, sys.stdin, sys.stdout)
 
 
+def _alone(verb: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """A verb that starts processes itself, and so is none of several."""
+    from pipelines.runs.distributed import refuse_foreign_launch
+
+    refuse_foreign_launch()
+    return verb(words)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "resume": _resume,
-    "study": _study,
+    "run": partial(_alone, _run),
+    "resume": partial(_alone, _resume),
+    "study": partial(_alone, _study),
     "compare": _compare,
     "stage": _stage,
     "join": _join,

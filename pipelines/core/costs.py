@@ -51,6 +51,8 @@ class Communication:
     """Collective operations, one after another."""
     reduces: bool
     """Whether they leave the sum on every process, or a part of it on each and gather weights."""
+    exposed: int = 0
+    """Of `bytes`, those beside which nothing computes: gathered for one token at a time, or behind the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,16 @@ class Example:
     allows it."""
     frozen_once: bool = False
     """Whether frozen layers below the first that learns are asked once for each example, not in every epoch."""
+    reads: int = 0
+    """Of `forwards`, those that read an example whole through weights which `fsdp2` divides, and so gather them."""
+    written: int = 0
+    """Tokens of it that the model writes itself, one after another, before it learns from them."""
+    together: int | None = None
+    """Examples that are written, and read without gradients, at once; None for those that are learnt from at once."""
+    rounds: int = 1
+    """How often a step learns from its examples."""
+    updates: int = 1
+    """Optimizer steps of each round."""
 
 
 class ModelSize(Protocol):

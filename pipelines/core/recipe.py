@@ -407,6 +407,10 @@ class Recipe(Block):
         """The stage's own seed, else the recipe's."""
         return self.seed if stage.seed is None else stage.seed
 
+    def doubts(self) -> list[str]:
+        """One sentence for each word that is allowed, and of which its author should know more."""
+        return [*self.model.doubts(), *self.launch.doubts()]
+
     def lacking(self) -> Iterator[tuple[str, str]]:
         """(id of a stage, a sentence) for everything that stages need and this machine has not got."""
         for stage in self.stages:

@@ -78,6 +78,29 @@ def hosts() -> Hosts:
     return Hosts(int(count), int(number), address, Path(folder))
 
 
+FOREIGN = {
+    "TORCHELASTIC_RUN_ID": "torchrun",
+    "ACCELERATE_MIXED_PRECISION": "accelerate launch",
+    "LOCAL_RANK": "another launcher",
+    "RANK": "another launcher",
+}
+"""Variables that launchers set for the processes they start, by whom they tell of. Finery's own ranks have them too,
+and run the verb `stage`."""
+
+
+def refuse_foreign_launch() -> None:
+    """Raise CommandError where another launcher started this process: each of its processes would do the whole run, or
+    one of them all of the work."""
+    found = [name for name in FOREIGN if name in os.environ]
+    if found:
+        raise CommandError(
+            f"this process was started by {FOREIGN[found[0]]} ({', '.join(found)} {'are' if found[1:] else 'is'} set), "
+            "but Finery starts the processes of a stage itself: start it without another launcher, with "
+            "launch.num_processes in the recipe (and launch.hosts for several hosts, see docs/how-to/many-gpus.md); "
+            f"where none was used, unset {', '.join(found)}"
+        )
+
+
 @dataclass(frozen=True)
 class Call:
     """What a host needs to start its share of a stage's ranks."""

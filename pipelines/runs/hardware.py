@@ -11,11 +11,11 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pipelines.core.interfaces import Precision
+from pipelines.core.launch import lacking_deepspeed
 from pipelines.runs.distributed import cores, hosts
 
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}
@@ -52,11 +52,8 @@ def processes(num_processes: int | Literal["auto"]) -> int:
 
 def lacking_for_deepspeed() -> str | None:
     """What DeepSpeed needs that this machine has not got, completing `the profile zero3 …`; None where it has all."""
-    if find_spec("deepspeed") is None:
-        return (
-            "needs the package deepspeed, which is not installed here: pip install 'finery[deepspeed]', or use the "
-            "profile fsdp2, which needs none"
-        )
+    if (why := lacking_deepspeed()) is not None:
+        return why
     import torch
 
     return (

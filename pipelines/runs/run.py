@@ -34,6 +34,7 @@ from pipelines.core.errors import (
 from pipelines.core.events import read_events
 from pipelines.core.files import read_json
 from pipelines.core.interfaces import PROFILE, Context, Precision, Profile, World
+from pipelines.core.launch import BY_DEEPSPEED
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
@@ -158,7 +159,7 @@ class RecipeRun:
         }
         self.place.save_manifest()
         self.place.events.emit("started", name=self.recipe.name, stages=[stage.id for stage in self.recipe.stages])
-        for sentence in [*self.recipe.model.doubts(), *hardware.doubts(self.precision)]:
+        for sentence in [*self.recipe.doubts(), *hardware.doubts(self.precision)]:
             self.place.events.emit("warning", message=sentence)
         if why := self.profile_and_why[1]:
             self.place.events.emit("progress", message=f"launch.profile auto is {self.profile}: {why}")
@@ -178,7 +179,7 @@ class RecipeRun:
                 f"the profile {self.profile} needs at least 2 processes, and launch.num_processes: auto is 1 here, "
                 "one for each GPU; write a number, or the profile single"
             )
-        if self.profile in ("zero2", "zero3") and (lacking := hardware.lacking_for_deepspeed()) is not None:
+        if self.profile in BY_DEEPSPEED and (lacking := hardware.lacking_for_deepspeed()) is not None:
             raise IncompatibleError(f"the profile {self.profile} {lacking}")
         for stage_id, sentence in self.recipe.lacking():
             self.at = stage_id

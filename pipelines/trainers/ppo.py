@@ -51,6 +51,8 @@ NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 
 FORWARDS = 3
 """Passes without gradients of a completion: sampling it with keys and values kept, reading it again, the reference."""
+READS = 2
+"""Of them, those that read it whole: the policy's and the reference's."""
 PASSES = 3
 """A forward and a backward pass, in forward passes."""
 
@@ -202,18 +204,21 @@ class PPO(Stage):
         s, head = self.arguments, tuning.planned_head(planning.recipe)
         notes = [
             *planning.notes,
-            f"at most: every completion is counted with response_length {s.response_length}, and its sampling as one "
-            "forward pass",
+            f"at most: every completion is counted with response_length {s.response_length}, and its sampling as the "
+            "operations of one forward pass; that it takes its tokens one after another is not counted",
             f"what the reward '{self.reward.name}' costs is not counted",
         ]
         bodies = 1
         if self.value != "shared":
             notes.append(
-                "the value function's own body is counted as a second model in the operations, not in the memory"
+                "the value function's own body is counted as a second model in the operations, neither in the memory "
+                "nor in what is sent"
             )
             bodies = 2
         if s.ptx_coef:
-            notes.append("the pretraining text of datasets is counted as one more pass of each epoch")
+            notes.append(
+                "the pretraining text of datasets is counted as one more pass of each epoch, and not in what is sent"
+            )
         learnt = s.num_ppo_epochs * (bodies + bool(s.ptx_coef))
         prompt = self.prompts.max_length or PROMPT_LENGTH
         example = Example(
@@ -222,6 +227,11 @@ class PPO(Stage):
             s.response_length,
             forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
             copies=not self.tuner.keeps_base,
+            reads=READS,
+            written=s.response_length if self.rollouts == "transformers" else 0,
+            together=s.local_rollout_forward_batch_size,
+            rounds=s.num_ppo_epochs,
+            updates=s.num_mini_batches,
         )
         rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
         return planning.training(self, head, example, rows, notes)

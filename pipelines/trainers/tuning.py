@@ -49,8 +49,9 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
     words = architecture_fields.resolve(shape) if shape else None
     if words is not None and (why := misfit(stage.tuner, words, head)) is not None:
         yield ("tuner",), f"is {stage.tuner.name}, which {why}"
-    if words is not None and words["model_type"] in architecture_fields.BASELINE_RULES:
-        yield from _on_baselines(stage, recipe)
+    if words is not None and _is_baseline(words) and stage.arguments.activation_checkpointing:
+        key = ("arguments", "activation_checkpointing")
+        yield key, "is true, which is for the layers of transformers; leave it out for families rnn and cnn"
     positions = (words or {}).get("max_position_embeddings")
     taken = stage.tuner.positions
     if taken and isinstance(positions, int) and positions - taken < longest <= positions:
@@ -67,10 +68,7 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
     if stage.arguments.per_device_train_batch_size == "auto" and stage.stage not in ("pretrain", "supervised"):
         key = ("arguments", "per_device_train_batch_size")
         yield key, "is auto, which is for pretrain and supervised stages; write a number"
-    if recipe.launch.profile == "fsdp2":
-        yield from sharding_issues(stage)
-    elif recipe.launch.profile in ("zero2", "zero3"):
-        yield from _zero_issues(stage, recipe.launch.profile)
+    yield from profile_issues(stage, recipe, recipe.launch.profile)
     yield from _two_schedules(stage)
     yield from _on_unmergeable(stage, recipe)
     yield from _on_adapters(stage, recipe)
@@ -78,23 +76,25 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
 
 def misfit(tuner: TunerBlock, words: Mapping[str, Any], head: str) -> str | None:
     """Why a tuner cannot serve a model with these config words and this kind of head, completing `the tuner lora …`."""
-    if words.get("model_type") in architecture_fields.BASELINE_RULES and not tuner.any_layers:
+    if _is_baseline(words) and not tuner.any_layers:
         return "changes the layers of transformers, which families rnn and cnn do not have; use full or last_layer"
     return tuner.misfit(words, head)
 
 
-def _on_baselines(stage: TrainingStage, recipe: Recipe) -> Iterable[ConfigIssue]:
-    """What layers of cells and convolutions cannot do; places relative to the stage."""
-    if stage.arguments.activation_checkpointing:
-        key = ("arguments", "activation_checkpointing")
-        yield key, "is true, which is for the layers of transformers; leave it out for families rnn and cnn"
-    if recipe.launch.profile in ("fsdp2", "zero2", "zero3"):
-        yield (
-            ("tuner",),
-            f"trains a model of the families rnn and cnn, which launch.profile "
-            f"{recipe.launch.profile} does not divide; "
-            "use ddp",
-        )
+def _is_baseline(words: Mapping[str, Any]) -> bool:
+    """Whether a model with these config words is of cells or convolutions."""
+    return words.get("model_type") in architecture_fields.BASELINE_RULES
+
+
+def profile_issues(stage: TrainingStage, recipe: Recipe, profile: str) -> Iterable[ConfigIssue]:
+    """Why a stage cannot run under a profile of `launch`, as far as the recipe tells; places relative to the stage."""
+    if profile not in ("fsdp2", "zero2", "zero3"):
+        return
+    shape = recipe.model.architecture
+    if shape and _is_baseline(architecture_fields.resolve(shape)):
+        why = f"trains a model of the families rnn and cnn, which launch.profile {profile} does not divide; use ddp"
+        yield ("tuner",), why
+    yield from sharding_issues(stage) if profile == "fsdp2" else _zero_issues(stage, profile)
 
 
 DIVIDED_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")

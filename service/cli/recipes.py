@@ -52,7 +52,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "name": recipe.name,
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
-                "warnings": [*recipe.model.doubts(), *_lacking(loaded)],
+                "warnings": [*recipe.doubts(), *_lacking(loaded)],
             }
             summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
@@ -62,7 +62,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             answers.append(answer)
             if not as_json:
                 print("\n".join([f"{file}: fine ({summary})", *refusals]))
-                for sentence in (*recipe.model.doubts(), *_lacking(loaded)):
+                for sentence in (*recipe.doubts(), *_lacking(loaded)):
                     print(f"  warning: {sentence}", file=sys.stderr)
     fine = all(answer["fine"] for answer in answers)
     if as_json:
@@ -73,7 +73,8 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
 def _lacking(loaded: Recipe | StudyRecipe) -> list[str]:
     """What this machine has not got: the recipe is valid all the same, and may run on another."""
     recipes = [cell.recipe for cell in loaded.cells] if isinstance(loaded, StudyRecipe) else [loaded]
-    sentences = dict.fromkeys(sentence for recipe in recipes for _, sentence in recipe.lacking())
+    launches = [why for recipe in recipes if (why := recipe.launch.unavailable_reason()) is not None]
+    sentences = dict.fromkeys([*launches, *(sentence for recipe in recipes for _, sentence in recipe.lacking())])
     return [f"this machine cannot run it: {sentence}" for sentence in sentences]
 
 

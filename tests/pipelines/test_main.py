@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,68 @@ def test_an_error_of_a_run_becomes_its_exit_code(
     monkeypatch.setattr(run, "run", fail)
     assert main(["run", recipe]) == code
     assert capsys.readouterr().err == f"finery: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hosts"), [(["launch.hosts=4"], 4), (["launch.hosts=4", "--hosts", "2"], 2), ([], 1)], ids=str
+)
+def test_a_plan_for_gpus_takes_the_hosts_of_the_recipe(
+    words: list[str], hosts: int, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", recipe, "--gpus", "8xH100", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"]["hosts"] == hosts
+
+
+@pytest.mark.parametrize(
+    ("variables", "who"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1"}, "torchrun (TORCHELASTIC_RUN_ID, LOCAL_RANK"),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, "accelerate launch (ACCELERATE_MIXED_PRECISION is set)"),
+        ({"RANK": "0"}, "another launcher (RANK is set)"),
+    ],
+)
+@pytest.mark.parametrize("words", [["run", "recipe.yaml"], ["resume", "runs/short"], ["study", "recipe.yaml"]])
+def test_a_process_of_another_launcher_is_refused(
+    words: list[str],
+    variables: dict[str, str],
+    who: str,
+    recipe: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"finery: this process was started by {who}")
+    assert "launch.num_processes in the recipe" in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
+        ["accelerate.commands.launch", "--cpu", "--num_processes", "2"],
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_a_real_launcher_around_a_run_is_refused_in_a_sentence(
+    launcher: list[str], recipe: str, repository: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "pipelines", "run", recipe, "launch.num_processes=auto"],
+        env={**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert "finery: this process was started by" in done.stderr
+    assert not Path("runs").exists()
 
 
 def test_run_goes_into_the_folder_of_its_name(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:

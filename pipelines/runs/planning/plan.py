@@ -33,6 +33,8 @@ DEFAULT_EPOCHS = 3.0
 """TrainingArguments' own defaults."""
 STEP_SECONDS = 0.01
 """What a step costs beside its operations: Python, the optimizer, short kernels. Assumed."""
+ZERO: Mapping[Profile, int] = {"zero2": 2, "zero3": 3}
+"""DeepSpeed's stages of ZeRO, by profile."""
 SELECTION_SHARE, SELECTION_MOST = 0.1, 2_000
 """Training rows set aside when a stage evaluates while it trains."""
 
@@ -130,13 +132,20 @@ def profile_of(recipe: Recipe, processes: int, precision: str, free: int | None 
     needs = f"{on_each}, of {bytes_text(room)} that it may take"
     if whole <= room:
         return "ddp", needs
-    trained = [stage for stage in recipe.stages if hasattr(stage, "tuner")]
-    unfit = next((f"{stage.id}: {text}" for stage in trained for _, text in tuning.sharding_issues(stage)), None)
-    if unfit is not None or precision == "fp16":
-        return "ddp", f"{needs}, but cannot be divided: {unfit or 'launch.mixed_precision is fp16'}"
+    if (unfit := unfit_for(recipe, "fsdp2", precision)) is not None:
+        return "ddp", f"{needs}, but cannot be divided: {unfit}"
     divided, _ = _largest(recipe, processes, "fsdp2", precision)
     too_much = "" if divided is None or divided <= room else ", which is too much as well"
     return "fsdp2", f"{needs}, and {bytes_text(divided or 0)} with a part of it{too_much}"
+
+
+def unfit_for(recipe: Recipe, profile: Profile, precision: str) -> str | None:
+    """Why the training stages of `recipe` cannot run under a profile; None where they can."""
+    if profile == "fsdp2" and precision == "fp16":
+        return "launch.mixed_precision is fp16"
+    trained: list[Any] = [stage for stage in recipe.stages if hasattr(stage, "tuner")]
+    issues = (f"{stage.id}: {text}" for stage in trained for _, text in tuning.profile_issues(stage, recipe, profile))
+    return next(issues, None)
 
 
 def _largest(recipe: Recipe, processes: int, profile: Profile, precision: str) -> tuple[int | None, str]:
@@ -276,10 +285,9 @@ class Planner:
             return replace(plan, notes=(*plan.notes, unknown))
         # of a baseline no profile divides the layers
         layered, layers = (0, 0) if words is None else training_memory.in_layers(words, head.kind, outputs(head))
-        sent = communication(
-            self.profile, self.processes, everything * FLOAT, layered, learnt * FLOAT, layers, accumulated
+        plan = self._with_communication(
+            plan, self._sent(example, each, accumulated, everything, layered, learnt, layers), example.written
         )
-        plan = self._with_communication(plan, sent)
         step = Step(
             batch=each * example.sequences,
             length=example.length,
@@ -292,6 +300,7 @@ class Planner:
             optimizer=arguments.get("optim", "adamw_torch_fused"),
             processes=self.processes,
             sharded=self.profile == "fsdp2",
+            zero=ZERO.get(self.profile, 0),
             padded=stage.stage != "pretrain",
             whole=example.whole or not self._cuts(stage, head, arguments),
         )
@@ -311,9 +320,37 @@ class Planner:
         hindered = arguments.get("torch_compile") or stage.tuner.positions or self.profile == "zero3"
         return not hindered and self.model is not None and self.model.cuts_last_layer(head)
 
-    def _with_communication(self, plan: StagePlan, sent: Communication | None) -> StagePlan:
+    def _sent(
+        self, example: Example, each: int, accumulated: int, weights: int, layered: int, learnt: int, layers: int
+    ) -> Communication | None:
+        """What a process sends in a step of so many batches of `each` examples; `weights` and `learnt` are numbers of
+        weights, `layered` bytes of them in float32."""
+        share, parts = each * accumulated, example.updates
+        batches = math.ceil(share / parts / min(each, max(1, share // parts)))
+        passes = math.ceil(share / min(example.together or each, share))
+        size = 2 if self.profile in ZERO and self.precision != "no" else FLOAT
+        return communication(
+            self.profile,
+            self.processes,
+            weights * size,
+            layered * size // FLOAT,
+            learnt * size,
+            layers,
+            example.rounds * parts * batches,
+            reads=passes * (example.reads + (example.written > 0)),  # the first token of a text reads its prompt
+            sampled=passes * max(0, example.written - 1),
+            updates=example.rounds * parts,
+        )
+
+    def _with_communication(self, plan: StagePlan, sent: Communication | None, written: int) -> StagePlan:
         """`plan` with what the processes send, and with the time of it where this network was measured."""
         plan = replace(plan, communication=sent)
+        if sent is not None and sent.exposed and self.profile == "fsdp2":
+            note = (
+                f"under fsdp2 each of the {written} tokens of a completion gathers every layer anew: "
+                f"{bytes_text(sent.exposed)} of what a process sends in a step, which no computation hides"
+            )
+            plan = replace(plan, notes=(*plan.notes, note))
         if sent is None or plan.seconds is None or not plan.steps or self.network is None:
             return plan
         computing = plan.seconds / plan.steps if self.device.kind == "gpu" else 0.0  # cores compute, or they copy
@@ -445,7 +482,7 @@ def amount_text(number: float, unit: str) -> str:
 
 
 def bytes_text(number: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f} B"

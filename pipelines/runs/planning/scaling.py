@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,10 +18,20 @@ from pipelines.core.recipe import Recipe
 from pipelines.core.registry import nearest
 from pipelines.runs import hardware
 from pipelines.runs.planning.communication import HOP_SECONDS, added_seconds
-from pipelines.runs.planning.plan import STEP_SECONDS, Planner, amount_text, bytes_text, duration_text
+from pipelines.runs.planning.plan import (
+    STEP_SECONDS,
+    ZERO,
+    Planner,
+    amount_text,
+    bytes_text,
+    duration_text,
+    unfit_for,
+)
 
-PROFILES: tuple[Profile, ...] = ("single", "ddp", "fsdp2")
+PROFILES: tuple[Profile, ...] = ("single", "ddp", "fsdp2", "zero2", "zero3")
 """Those that a plan is made for; `single` for one GPU."""
+SIMPLEST: tuple[Profile, ...] = ("single", "ddp", "fsdp2")
+"""Those that `launch.profile: auto` takes, the simplest first."""
 LINK_SHARE = 0.8
 """Share of a link's rate that collectives reach. Assumed."""
 PER_HOST = 8
@@ -104,6 +114,8 @@ class StageOnCluster:
     """One training stage under one profile."""
 
     id: str
+    batch: int | None
+    """Examples that a GPU takes at once where the recipe says `auto`: the most that fit; else None."""
     memory: int | None
     """Bytes of each GPU at the peak; None where it is not known."""
     fits: bool | None
@@ -142,8 +154,10 @@ class ClusterPlan:
     flops_per_second: float
     """That one GPU reaches."""
     profiles: tuple[ProfileOnCluster, ...]
+    asked: Profile | None
+    """The profile that the recipe asks for; None where it leaves it open."""
     recommended: Profile | None
-    """The simplest that fits."""
+    """The simplest that fits, of those that `auto` takes."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -153,6 +167,7 @@ class ClusterPlan:
             "gpus": self.cluster._asdict(),
             "precision": self.precision,
             "flops_per_second": self.flops_per_second,
+            "asked": self.asked,
             "recommended": self.recommended,
             "profiles": [asdict(each) for each in self.profiles],
             "notes": list(self.notes),
@@ -166,14 +181,16 @@ class ClusterPlan:
             f"{self.name} on {target.processes} x {target.gpu}{hosts}, {bytes_text(target.memory)} each, "
             f"precision {self.precision}",
             f"at {amount_text(self.flops_per_second, 'FLOP/s')} a GPU ({self.flops_per_second / target.peak:.0%} of "
-            "the data sheet's peak; --flops-per-second sets another rate), collectives at "
-            f"{bytes_text(target.bytes_per_second)}/s a GPU",
+            "the data sheet's peak; --flops-per-second sets another rate)",
+            f"collectives at {bytes_text(target.bytes_per_second)}/s a GPU, by data sheets, assumptions and "
+            "--network-gbps: what `finery doctor --hosts` measured is of the hosts here, and is not read",
         ]
         for each in self.profiles:
             fits = {True: "fits", False: "does not fit", None: "memory is not known"}[each.fits]
             text += ["", f"{each.profile}: {fits}"]
             for stage in each.stages:
                 memory = "memory not known" if stage.memory is None else f"{bytes_text(stage.memory)} a GPU"
+                memory += "" if stage.batch is None else f" with {stage.batch} examples at once (auto)"
                 text.append(f"  {stage.id:<14} {memory}, sends {bytes_text(stage.sent)} a GPU and step")
                 if stage.step_seconds is not None and stage.utilisation is not None and stage.seconds is not None:
                     speed = (
@@ -187,6 +204,10 @@ class ClusterPlan:
             if each.price is not None:
                 text.append(f"  price          about {each.price:,.2f}")
         text += ["", f"the simplest that fits: {self.recommended or 'none'}"]
+        if self.asked is not None:
+            mine = next((each.fits for each in self.profiles if each.profile == self.asked), None)
+            fits = {True: "fits", False: "does not fit", None: "may fit or not"}[mine]
+            text.append(f"the recipe asks for {self.asked}, which {fits}")
         return [*text, *(f"note  {note}" for note in self.notes)]
 
 
@@ -199,37 +220,81 @@ def plan_on(recipe: Recipe, target: Cluster, flops_per_second: float | None = No
     asked = recipe.launch.mixed_precision
     precision = device.precision if asked == "auto" else asked
     rate = device.flops_per_second(precision, 1) if flops_per_second is None else flops_per_second
-    profiles = [each for each in PROFILES if (each == "single") == (target.processes == 1)]
-    plans = {}
-    for profile in profiles:
-        planner = Planner(recipe, device, target.processes, profile, precision, rate * target.processes)
-        plans[profile] = tuple(stage.cost(planner) for stage in recipe.stages if stage.trains)
-    if not any(plans.values()):
+    trained = [stage for stage in recipe.stages if stage.trains]
+    if not trained:
         raise CommandError(f"{recipe.name} has no stage that trains, so there is nothing to plan for {target.name}")
-    return _on_cluster(recipe.name, target, precision, rate, plans)
+    plans: dict[Profile, tuple[SizedPlan, ...]] = {}
+    left_out = []
+    for profile in (each for each in PROFILES if (each == "single") == (target.processes == 1)):
+        if (why := unfit_for(recipe, profile, precision)) is not None:
+            left_out.append(f"{profile} is left out: {why}")
+            continue
+        planner = Planner(recipe, device, target.processes, profile, precision, rate * target.processes)
+        plans[profile] = tuple(_sized(stage, planner, hardware.ROOM * target.memory) for stage in trained)
+    return _on_cluster(recipe, target, precision, rate, plans, left_out)
+
+
+class SizedPlan(NamedTuple):
+    """A stage's plan."""
+
+    plan: StagePlan
+    batch: int | None
+    """Examples at once that were looked for; None where the recipe says how many."""
+
+
+def _sized(stage: Any, planner: Planner, room: float) -> SizedPlan:
+    """A stage's plan, for as many examples at once as fit into `room` bytes where the recipe says `auto`."""
+    arguments = stage.arguments
+    if arguments.per_device_train_batch_size != "auto":
+        return SizedPlan(stage.cost(planner), None)
+
+    def of(each: int) -> StagePlan:
+        chosen = arguments.model_copy(update={"per_device_train_batch_size": each})
+        costs: StagePlan = stage.model_copy(update={"arguments": chosen}).cost(planner)
+        return costs
+
+    def fits(each: int) -> bool:
+        memory = of(each).memory
+        return memory is None or memory.peak <= room
+
+    total = max(1, arguments.global_batch_size // planner.processes) * planner.processes
+    each, _ = arguments.model_copy(update={"global_batch_size": total}).batch_sizes(planner.processes, fits)
+    return SizedPlan(of(each), each)
 
 
 def _on_cluster(
-    name: str, target: Cluster, precision: str, flops_per_second: float, plans: Mapping[Profile, tuple[StagePlan, ...]]
+    recipe: Recipe,
+    target: Cluster,
+    precision: str,
+    flops_per_second: float,
+    plans: Mapping[Profile, tuple[SizedPlan, ...]],
+    left_out: Sequence[str],
 ) -> ClusterPlan:
     """What the plans of each profile come to on these GPUs."""
     profiles = []
     for profile, stages in plans.items():
-        measured = tuple(_stage(stage, profile, target, flops_per_second) for stage in stages)
+        measured = tuple(_stage(*stage, profile, target, flops_per_second) for stage in stages)
         fits = None if any(each.fits is None for each in measured) else all(each.fits for each in measured)
         times = [each.seconds for each in measured]
         seconds = None if None in times else sum(each for each in times if each is not None)
         hours = None if seconds is None else seconds / 3600 * target.processes
         price = None if target.price is None or hours is None else hours * target.price
         profiles.append(ProfileOnCluster(profile, measured, fits, seconds, price))
-    fitting = [each.profile for each in profiles if each.fits]
-    notes = [note for stages in plans.values() for stage in stages for note in _notes(stage, target)]
+    fitting = [each.profile for each in profiles if each.fits and each.profile in SIMPLEST]
+    notes = [note for stages in plans.values() for stage in stages for note in _notes(stage.plan, target)]
+    notes += left_out
+    if any(each.profile in ZERO for each in profiles):
+        notes.append(
+            "zero2 and zero3 are DeepSpeed's and are counted by the paper; launch.profile auto never takes them"
+        )
+    asked = recipe.launch.profile
     return ClusterPlan(
-        name,
+        recipe.name,
         target,
         precision,
         flops_per_second,
         tuple(profiles),
+        None if asked == "auto" or asked == "single" else asked,
         fitting[0] if fitting else None,
         tuple(dict.fromkeys(notes)),
     )
@@ -246,7 +311,7 @@ def _notes(stage: StagePlan, target: Cluster) -> list[str]:
     return notes
 
 
-def _stage(stage: StagePlan, profile: Profile, target: Cluster, rate: float) -> StageOnCluster:
+def _stage(stage: StagePlan, batch: int | None, profile: Profile, target: Cluster, rate: float) -> StageOnCluster:
     room = hardware.ROOM * target.memory
     memory = None if stage.memory is None else stage.memory.peak
     sent = stage.communication
@@ -264,6 +329,7 @@ def _stage(stage: StagePlan, profile: Profile, target: Cluster, rate: float) -> 
         speed = None if stage.tokens is None else stage.tokens / stage.steps / step
     return StageOnCluster(
         id=stage.id,
+        batch=batch,
         memory=memory,
         fits=None if memory is None else memory <= room,
         sent=0 if sent is None else sent.bytes,

@@ -55,6 +55,8 @@ ACTIVATION_VALUES = {
 """Values that an activation keeps beside its result, for each that it is given; 1 where nothing is said."""
 
 
+LIVE = 10**9
+"""Weights that DeepSpeed's third stage keeps whole at most: the default of `stage3_max_live_parameters`."""
 PLACE = 8
 """Bytes of the number of a place that is picked out."""
 TEXT_HEADS = ("sequence_classification", "multiple_choice", "reward")
@@ -87,6 +89,8 @@ class Step:
     processes: int = 1
     sharded: bool = False
     """Whether the processes divide weights, gradients and optimizer state (`fsdp2`)."""
+    zero: int = 0
+    """DeepSpeed's stage of ZeRO, 2 or 3, which computes in 16-bit weights without autocast; 0 without DeepSpeed."""
     padded: bool = False
     """Whether sequences are filled up, so that attention needs a mask even where every token sees all others."""
     whole: bool = False
@@ -131,6 +135,8 @@ def memory(
     state = trainable * OPTIMIZER_BYTES[step.optimizer]
     if step.sharded:
         return _sharded(counts, blocks, step, fields, weights, gradients, state)
+    if step.zero:
+        return _by_zero(counts, blocks, step, fields, weights, gradients, state)
     buckets = gradients if step.processes > 1 else 0
     earlier = gradients if step.accumulated > 1 else 0
     fullest = max(fullest_moment(blocks) + earlier, gradients + _scratch(step, gradients, fields))
@@ -164,8 +170,7 @@ def _sharded(
     stays whole from the forward to the backward pass; of the gradients, those of one layer and of that.
     """
     parts = step.processes
-    layers = sum(counts[part] for part in LAYERED) * FLOAT
-    layer, rest = layers // sum(stack.layers for stack in stacks(fields)), weights - layers
+    layer, rest = _layer_and_rest(counts, fields, weights)
     whole, learnt = rest + 2 * layer, round((rest + layer) * gradients / max(weights, 1))
     own = gradients // parts
     divided = [replace(block, learnt=block.learnt // parts) for block in blocks]
@@ -178,6 +183,47 @@ def _sharded(
         activations=sum(block.activations for block in blocks),
         peak=weights // parts + whole + state // parts + fullest,
     )
+
+
+def _by_zero(
+    counts: Mapping[str, int],
+    blocks: list[Segment],
+    step: Step,
+    fields: Mapping[str, Any],
+    weights: int,
+    gradients: int,
+    state: int,
+) -> Memory:
+    """Of one process under DeepSpeed's ZeRO (Rajbhandari et al. 2020, section 5, arxiv.org/abs/1910.02054): its part of
+    the gradients and of the optimizer's state, a float32 copy of what learns among the latter, and of the weights all
+    in stage 2, its part in stage 3.
+
+    Beside that stand gradients of a layer and of what is in none, until they are reduced, and in stage 3 the weights
+    that were gathered, of which DeepSpeed keeps up to `LIVE` for their next use.
+    """
+    parts, value = step.processes, 2 if step.mixed else FLOAT
+    layer, rest = _layer_and_rest(counts, fields, weights)
+    learnt = round((rest + layer) * gradients / max(weights, 1)) * value // FLOAT
+    whole = weights * value // FLOAT
+    held = whole if step.zero == 2 else whole // parts + min(whole, LIVE * value)
+    own, optimizer = gradients * value // FLOAT // parts, (state + gradients) // parts
+    divided = [replace(block, learnt=block.learnt * value // FLOAT // parts) for block in blocks]
+    earlier = own if step.accumulated > 1 else 0
+    updated = own + (gradients + _scratch(step, gradients, fields)) // parts  # in float32 for the optimizer
+    fullest = max(fullest_moment(divided) + learnt + earlier, updated)
+    return Memory(
+        weights=held,
+        gradients=own + learnt,
+        optimizer=optimizer,
+        activations=sum(block.activations for block in blocks),
+        peak=held + optimizer + fullest,
+    )
+
+
+def _layer_and_rest(counts: Mapping[str, int], fields: Mapping[str, Any], weights: int) -> tuple[int, int]:
+    """(bytes of one layer's weights, bytes of those that are in no layer)."""
+    layers = sum(counts[part] for part in LAYERED) * FLOAT
+    return layers // sum(stack.layers for stack in stacks(fields)), weights - layers
 
 
 def fullest_moment(blocks: list[Segment]) -> int:
@@ -249,7 +295,8 @@ class _Tracing:
 
     def _copy(self, *layers: LinearLayer) -> int:
         """The 16-bit copies of matrices, which the backward pass reads."""
-        return sum(2 * layer.inputs * layer.outputs for layer in layers) if self.step.mixed else 0
+        copied = self.step.mixed and not self.step.zero
+        return sum(2 * layer.inputs * layer.outputs for layer in layers) if copied else 0
 
     def _inputs(self, tokens: int, *layers: LinearLayer) -> int:
         """What `layers` keep of their common input: itself, or a 16-bit copy each."""

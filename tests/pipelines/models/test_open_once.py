@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassi
 
 from pipelines.core.interfaces import Head, World
 from pipelines.models import opening
-from pipelines.models.open_once import is_opened_once, open_once
+from pipelines.models.open_once import copied, is_opened_once, open_once
 
 HEAD = Head("sequence_classification", ("bad", "good"))
 SMALL = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -93,3 +93,23 @@ def test_what_a_configuration_does_not_make_is_opened_by_each(opened: Callable[[
     assert callers == [0, 1]
     assert [type(each) for each in models] == [type(opened())] * 2
     assert not any(map(is_opened_once, models))
+
+
+def test_a_copy_has_weights_where_the_model_has_them_and_takes_no_memory_elsewhere() -> None:
+    shape = SMALL | {"vocab_size": 60_000, "hidden_size": 64}
+    (one, other), _ = ranks(2, HEAD, lambda: BertForSequenceClassification(BertConfig(**shape)))
+    assert torch.equal(copied(one).bert.embeddings.word_embeddings.weight, one.bert.embeddings.word_embeddings.weight)
+    before = resident()
+    copies = [copied(other) for _ in range(4)]
+    assert resident() - before < 4_000_000  # of 15 MB each
+    assert {name: weight.shape for name, weight in copies[0].named_parameters()} == {
+        name: weight.shape for name, weight in one.named_parameters()
+    }
+    copies[0].bert.embeddings.word_embeddings.weight.data.fill_(1)
+    assert not other.bert.embeddings.word_embeddings.weight.any()
+    assert is_opened_once(copies[0])
+
+
+def resident() -> int:
+    """Bytes of memory that belong to this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

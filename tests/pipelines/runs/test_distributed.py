@@ -420,7 +420,7 @@ stages:
 def test_a_profile_that_this_machine_cannot_do_is_refused_before_anything_loads(
     launch: str, lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardware, "find_spec", lambda name: None)
+    monkeypatch.setattr("pipelines.core.launch.find_spec", lambda name: None)
     monkeypatch.setattr(hardware, "processes", lambda asked: 1 if asked == "auto" else asked)
     with pytest.raises(IncompatibleError, match=lacking):
         run(loads(LAUNCHED.replace("LAUNCH", launch)), tmp_path / "run", StageStore(tmp_path / "home"))

@@ -94,6 +94,13 @@ def test_what_changed_and_what_follows_it_is_made_again(override: str, made: lis
     assert story.made == (["one", "two"] if made is None else made)
 
 
+def test_what_finery_decides_of_an_accelerate_configuration_is_a_warning(story: Story) -> None:
+    (story.root / "mine.yaml").write_text("distributed_type: 'NO'\nuse_cpu: true\nmixed_precision: 'no'\n")
+    story.run("launch={config: mine.yaml}")
+    warnings = [event["message"] for event in story.events() if event["event"] == "warning"]
+    assert any("mine.yaml:2  use_cpu is true, which Finery decides itself: GPUs are used" in text for text in warnings)
+
+
 def test_changed_data_is_seen(story: Story) -> None:
     story.run()
     (story.root / "text.txt").write_text("another river and another harbour\n" * 20)

@@ -187,6 +187,50 @@ def test_a_process_holds_its_part_and_what_is_whole_at_once() -> None:
         assert child.returncode == 0, wrong[-2000:]
 
 
+SAMPLED = """
+import sys
+import torch
+import torch.distributed
+import torch.distributed.fsdp._fully_shard._fsdp_param_group as groups
+from transformers import LlamaConfig, LlamaForCausalLM
+from pipelines.runs.planning.communication import communication
+from pipelines.trainers import fsdp
+rank, port = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+words = dict(hidden_size=16, intermediate_size=32, num_attention_heads=2, num_hidden_layers=3)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, eos_token_id=63, pad_token_id=0, **words))
+fsdp.shard(model, torch.device("cpu"), 2)
+made, own = [], groups.foreach_all_gather
+groups.foreach_all_gather = lambda *given, **named: made.append(1) or own(*given, **named)
+ids = torch.ones(2, 4, dtype=torch.long)
+for tokens in (1, 5):
+    made.clear()
+    with torch.no_grad():
+        model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens)
+    planned = communication("fsdp2", 2, 1, 1, 1, 3, 0, reads=1, sampled=tokens - 1).operations
+    assert len(made) == planned == 3 * tokens + 1, (len(made), planned)
+made.clear()
+model(input_ids=ids, labels=ids).loss.backward()
+assert len(made) == 2 * 3 + 1, made
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_a_plan_counts_the_gathers_of_a_divided_model_that_writes() -> None:
+    """Each token gathers every layer; what is in no layer stays until the text is written."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = [
+        subprocess.Popen([sys.executable, "-c", SAMPLED, str(rank), port], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for child in children:
+        _, wrong = child.communicate(timeout=300)
+        assert child.returncode == 0, wrong[-2000:]
+
+
 OPENED_ONCE = """
 import sys
 import psutil

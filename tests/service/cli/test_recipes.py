@@ -37,6 +37,14 @@ def test_what_is_allowed_and_doubtful_is_a_warning(recipe, capsys):
     assert len(json.loads(capsys.readouterr().out)["recipes"][0]["warnings"]) == 1
 
 
+def test_a_profile_whose_package_is_missing_here_is_a_warning(recipe, capsys, monkeypatch):
+    monkeypatch.setattr("pipelines.core.launch.find_spec", lambda name: None)
+    assert main(["validate", "recipe.yaml", "launch.profile=zero3", "launch.num_processes=2"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "recipe.yaml: fine (3 stages)\n"
+    assert "warning: this machine cannot run it: the profile zero3 needs the package deepspeed" in err
+
+
 def test_a_file_whose_name_has_an_equals_sign_is_a_recipe(recipe, capsys):
     (recipe.parent / "a=b.yaml").write_text(recipe.read_text())
     assert main(["validate", "a=b.yaml"]) == 0

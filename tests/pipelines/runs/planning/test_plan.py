@@ -643,6 +643,12 @@ def test_auto_takes_the_simplest_profile_that_fits_and_says_why(folder):
     )
 
 
+def test_auto_divides_no_cells(folder):
+    profile, why = chosen(folder, 10**6, "model.architecture={family: rnn, stack: decoder}")
+    assert profile == "ddp"
+    assert "cannot be divided: pretrain: trains a model of the families rnn and cnn" in why
+
+
 def test_a_plan_names_the_profile_and_counts_a_part_of_the_weights_under_fsdp2(folder):
     whole, divided = (
         plan(loads(LARGE, folder=folder, overrides=[f"launch.profile={profile}"]), device=CPU)

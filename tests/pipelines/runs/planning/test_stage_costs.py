@@ -91,6 +91,20 @@ def test_a_pair_is_two_sequences_and_the_reference_one_more_pass_of_each(folder)
     assert found.examples_per_step == 4
 
 
+def test_a_reference_gathers_divided_weights_once_more(folder):
+    def sent(settings):
+        stage = (
+            f"{{stage: dpo, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{settings}}}}}"
+        )
+        launch = "launch: {profile: fsdp2, num_processes: 2}\n"
+        text = f"name: x\nmodel: {{architecture: {DECODER}}}\ntokenizer: {{train: byte_bpe, vocab_size: 500}}\n{launch}stages:\n  - {stage}\n"
+        return plan(loads(text, folder=folder), device=CPU).stages[0]
+
+    steps = "max_steps: 10, global_batch_size: 16, per_device_train_batch_size: 4"
+    held, alone = sent(steps), sent(f"{steps}, reference_free: true")
+    assert held.communication.bytes - alone.communication.bytes == 2 * held.all_parameters * 4 // 2  # of 2 batches
+
+
 @pytest.mark.parametrize("setting", ["reference_free: true", "loss_type: simpo", "precompute_ref_log_probs: true"])
 def test_without_a_reference_beside_it_a_step_costs_three_passes(folder, setting):
     assert dpo(folder, f"{STEPS}, {setting}").flops == pytest.approx(dpo(folder).flops * 3 / 4, rel=1e-6)

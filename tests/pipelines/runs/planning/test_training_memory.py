@@ -310,6 +310,29 @@ def test_memory_is_weights_gradients_and_two_adam_moments():
     assert (two.weights, two.gradients, two.optimizer) == (4 * (total + 10), 800, 0)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_zero_divides_what_its_authors_say(mixed):
+    """Rajbhandari et al. 2020, section 5: of 2 + 2 + 12 bytes a weight in 16 bits, stage 2 divides 14 and stage 3 all.
+    What is whole for a moment is beside that."""
+    step = Step(2, 16, 16, 16, mixed=mixed, on_cpu=False, processes=4)
+    config = {**SIZES, **LLAMA}
+    counts = arithmetic.parameter_count(config, "causal_lm", 0)
+    everything, value = counts["total"], 2 if mixed else 4
+    layers = sum(counts[part] for part in training_memory.LAYERED)
+    moment = value * (everything - layers + layers // 3)  # gradients of a layer and of what is in none
+    two, three = (memory(config, "causal_lm", 0, replace(step, zero=stage)) for stage in (2, 3))
+    assert two.weights == value * everything
+    assert three.weights == value * everything // 4 + value * everything  # all are below what DeepSpeed keeps
+    for found in (two, three):
+        assert found.optimizer == 12 * everything // 4
+        assert found.gradients == pytest.approx(value * everything // 4 + moment, abs=4)
+        assert found.peak >= found.weights + found.optimizer + found.gradients
+    whole = memory(config, "causal_lm", 0, replace(step, processes=1))
+    copies = whole.activations - two.activations
+    linear = arithmetic.linear_layers(completed(config), "causal_lm", 0)
+    assert copies == (sum(2 * each.inputs * each.outputs for each in linear) if mixed else 0)
+
+
 def test_gradients_of_earlier_batches_stand_beside_activations():
     once = memory(SIZES, "masked_lm", 2, Step(batch=32, length=64, target=0, predicted=8))
     often = memory(SIZES, "masked_lm", 2, Step(batch=32, length=64, target=0, predicted=8, accumulated=4))
