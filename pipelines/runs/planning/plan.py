@@ -220,7 +220,8 @@ class Planner:
         plan = self._training(stage, head, example, examples, notes)
         if plan.memory is None or not example.copies or plan.all_parameters is None:
             return plan
-        copied = plan.all_parameters * FLOAT
+        # stages with a reference of their own run under no other profile that divides weights
+        copied = plan.all_parameters * FLOAT // (self.processes if self.profile == "fsdp2" else 1)
         memory = replace(plan.memory, weights=plan.memory.weights + copied, peak=plan.memory.peak + copied)
         return replace(plan, memory=memory)
 

@@ -75,6 +75,17 @@ def planned_of_plan_preferences(folder, stage, architecture=DECODER):
     return plan(loads(text, folder=folder), device=CPU).stages[0]
 
 
+@pytest.mark.parametrize(("profile", "parts"), [("ddp", 1), ("fsdp2", 2)])
+def test_a_reference_of_its_own_is_divided_where_the_policy_is(folder, profile, parts):
+    memory = []
+    for free in ("", ", reference_free: true"):
+        stage = f"{{stage: dpo, task: {{kind: preference, train: pairs.jsonl}}, max_length: 32, arguments: {{{STEPS}{free}}}}}"
+        text = f"name: x\nmodel: {{architecture: {DECODER}}}\ntokenizer: {{train: byte_bpe, vocab_size: 500}}\nlaunch: {{profile: {profile}, num_processes: 2}}\nstages:\n  - {stage}\n"
+        found = plan(loads(text, folder=folder), device=CPU).stages[0]
+        memory.append(found.memory.peak)
+    assert memory[0] - memory[1] == found.all_parameters * 4 // parts
+
+
 def dpo(folder, settings=STEPS, more="", architecture=DECODER):
     stage = f"{{stage: dpo, task: {{kind: preference, train: pairs.jsonl, validation: 0.2}}, max_length: 32, arguments: {{{settings}}}{more}}}"
     return planned_of_plan_preferences(folder, stage, architecture)
