@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED, Context
@@ -94,13 +95,13 @@ class PreferenceStep:
         self.tell(model.training, pairs, real)
         return torch.stack(parts), ()
 
-    def reference_answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor | None:
+    def reference_answers(self, model: nn.Module, inputs: dict[str, Tensor], exact: bool = False) -> Tensor | None:
         """What the reference gives to every answer (2 pairs,), asked after the policy; None where there is none."""
         if STORED in inputs:
             return inputs[STORED]
         if self.reference is None:
             return None
-        with self.reference.model_for(model) as reference:
+        with self.reference.model_for(model, exact) as reference:
             return sums(token_log_probabilities(reference, inputs, temperature=self.temperature))[0]
 
     def tell(self, training: bool, pairs: PairLikelihoods, real: Tensor) -> None:
@@ -144,6 +145,7 @@ def ask(
 ) -> dict[str, np.ndarray]:
     """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`,
     `reference` (its log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
+    model = extract_model_from_parallel(model, keep_fp32_wrapper=False)  # the loop made it compute in its precision
     device = next(model.parameters()).device
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
@@ -156,7 +158,7 @@ def ask(
             asked = [dict(examples[place]) for place in places or [0]]
             batch = {name: value.to(device) for name, value in collate(asked).items()}
             named = token_log_probabilities(model, batch, temperature=step.temperature)
-            pairs = compared(named, step.reference_answers(model, batch))
+            pairs = compared(named, step.reference_answers(model, batch, exact=True))
             rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
             for name, both in (
                 ("rewards", rewards),

@@ -252,7 +252,7 @@ class PPO(Stage):
         model, head = tuning.opened_policy(self, context)
         rows = self._prompts(context, model, tokenizer, head)
         blocks = self._blocks(context, tokenizer) if self.datasets else None
-        reference = reference_for(model, self.tuner)
+        reference = reference_for(model, self.tuner, context.precision)
         tuner, tuned = tuning.adapted(self, context, model)
         whole = ActorCritic(tuned, self._critic(context, head, tuner))
         share, micro = self._batches(context)

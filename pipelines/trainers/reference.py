@@ -1,7 +1,8 @@
 """The reference model that a policy is held to: a frozen copy, the disabled adapter, or numbers written down before.
 
-All of them are asked without gradients and without dropout, after the policy: under autocast a weight's cast that was
-made without gradients would be used again, and the policy would learn nothing.
+All of them are asked without gradients and without dropout, in the precision that the policy computes in, and after the
+policy: under autocast a weight's cast that was made without gradients would be used again, and the policy would learn
+nothing.
 """
 
 from __future__ import annotations
@@ -32,46 +33,52 @@ if TYPE_CHECKING:
 class ReferenceModel(Protocol):
     """What is asked."""
 
-    def model_for(self, policy: nn.Module) -> AbstractContextManager[nn.Module]:
-        """Inside the `with` block: the reference, on the policy's device, without gradients and dropout."""
+    def model_for(self, policy: nn.Module, exact: bool = False) -> AbstractContextManager[nn.Module]:
+        """Inside the `with` block: the reference, on the policy's device, without gradients and dropout. It computes in
+        the precision of the training, or in fp32 when `exact`."""
 
 
 class FrozenCopy:
     """A model of its own that never learns. It is moved to where the policy is when it is first asked, and divided
     among the processes if the policy is."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, precision: str = "no") -> None:
         self.model = model.eval().requires_grad_(False)
+        self.precision = precision
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> FrozenCopy:
+    def of(cls, model: PreTrainedModel, precision: str = "no") -> FrozenCopy:
         """A copy of `model` as it is now."""
-        return cls(copied(model))
+        return cls(copied(model), precision)
 
     @contextmanager
-    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module, exact: bool = False) -> Iterator[nn.Module]:
         """The copy."""
         device = next(policy.parameters()).device
         if not fsdp.is_sharded(policy):
             self.model.to(device)
         elif not fsdp.is_sharded(self.model):
             fsdp.shard(self.model, device, torch.distributed.get_world_size())
-        with torch.no_grad():
+        with torch.no_grad(), computed_in("no" if exact else self.precision, device):
             yield self.model
 
 
 class DisabledAdapter:
     """The policy's own base: no second copy is in memory. For tuners that leave the base as it was."""
 
+    def __init__(self, precision: str = "no") -> None:
+        self.precision = precision
+
     @contextmanager
-    def model_for(self, policy: nn.Module) -> Iterator[nn.Module]:
+    def model_for(self, policy: nn.Module, exact: bool = False) -> Iterator[nn.Module]:
         """The base, with the adapter switched off until the block ends."""
         tuned = peft_model_in(policy)
+        device = next(tuned.parameters()).device
         modes = {module: module.training for module in tuned.modules()}
         learning = {name: weight.requires_grad for name, weight in tuned.named_parameters()}
         tuned.eval()
         try:
-            with torch.no_grad(), tuned.disable_adapter():
+            with torch.no_grad(), tuned.disable_adapter(), computed_in("no" if exact else self.precision, device):
                 yield tuned
         finally:
             for module, training in modes.items():
@@ -80,9 +87,10 @@ class DisabledAdapter:
                 weight.requires_grad_(learning[name])
 
 
-def reference_for(model: PreTrainedModel, tuner: Tuner) -> ReferenceModel:
-    """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes."""
-    return DisabledAdapter() if tuner.keeps_base else FrozenCopy.of(model)
+def reference_for(model: PreTrainedModel, tuner: Tuner, precision: str = "no") -> ReferenceModel:
+    """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes in a training of that
+    `precision`."""
+    return DisabledAdapter(precision) if tuner.keeps_base else FrozenCopy.of(model, precision)
 
 
 def peft_model_in(policy: PreTrainedModel) -> PeftModel | None:
@@ -117,7 +125,9 @@ def held_to(
     Where `arguments.precompute_ref_log_probs` its numbers are asked for here.
     """
     if not arguments.precompute_ref_log_probs:
-        return HeldTo(examples, held_out, reference_for(model, tuner) if other is None else FrozenCopy(other))
+        precision = context.precision
+        reference = reference_for(model, tuner, precision) if other is None else FrozenCopy(other, precision)
+        return HeldTo(examples, held_out, reference)
     if other is not None:
         asked = other
     else:
@@ -132,12 +142,12 @@ def held_to(
     return HeldTo(examples, held_out, None)
 
 
-def precision_of(context: Context, device: torch.device) -> AbstractContextManager[object]:
-    """The precision that the training loop computes in, for passes outside of it."""
-    if context.precision == "no":
+def computed_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context in which passes outside of the training loop compute in a `precision` of `launch.mixed_precision`."""
+    if precision == "no":
         return nullcontext()
     lower: AbstractContextManager[Any] = torch.autocast(
-        device.type, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[context.precision]
+        device.type, dtype={"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     )
     return lower
 
@@ -173,7 +183,7 @@ def precomputed(
     elif not fsdp.is_sharded(model):
         fsdp.shard(model, device, context.world.size)
     model.eval()
-    with torch.no_grad(), nullcontext() if exact else precision_of(context, device):
+    with torch.no_grad(), computed_in("no" if exact else context.precision, device):
         for places in shares(order, len(examples), batch_size, context.world):
             asked = [dict(examples[place]) for place in places or [0]]
             found = answers(model, collate(asked), device, temperature)

@@ -99,8 +99,12 @@ def test_a_policy_learns_to_prefer_what_is_chosen(folder, context, events, archi
     } <= set(metrics)
 
 
-def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, context, events):
-    _, logged, _ = trained(folder, context, events, arguments="max_steps: 1, logging_steps: 1, learning_rate: 1e-3")
+@pytest.mark.parametrize(("precision", "tuner"), [("no", "full"), ("bf16", "full"), ("bf16", "lora")])
+def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, context, events, precision, tuner):
+    """In the precision of the training too: a reference in another one is further away than a step."""
+    arguments = "max_steps: 1, logging_steps: 1, learning_rate: 1e-3"
+    given = {"precision": precision}
+    _, logged, _ = trained(folder, context, events, f", tuner: {tuner}", arguments, fields=given)
     assert logged[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)
     assert logged[0]["rewards/margins"] == pytest.approx(0, abs=1e-6)
 
