@@ -97,8 +97,8 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
     run(load(recipe, overrides), Path(folder), StageStore(Path(home)))
 
 
-def _arrange_death(place: str, count: int) -> None:
-    """Kill this process, without any clean-up, when it passes `place` for the `count`-th time."""
+def _arrange_death(place: str, count: int, group: bool = False) -> None:
+    """Kill this process or its whole group, without any clean-up, when it passes `place` for the `count`-th time."""
     from pipelines.trainers import checkpoints
     from pipelines.trainers.ppo_trainer import PPOTrainer
     from pipelines.trainers.trainer import FineryTrainer
@@ -116,7 +116,7 @@ def _arrange_death(place: str, count: int) -> None:
     def dying(*arguments: Any, **keywords: Any) -> Any:
         passed[0] += 1
         if passed[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(0 if group else os.getpid(), signal.SIGKILL)
         return original(*arguments, **keywords)
 
     setattr(holder, name, dying)
@@ -218,6 +218,13 @@ def run_on_forked_ranks(
 
     distributed.subprocess = types.SimpleNamespace(Popen=_ForkedTorchrun)  # type: ignore[assignment]
     run_recipe(recipe, overrides, folder, home, death)
+
+
+def run_until_all_are_killed(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int]) -> None:
+    """As `run_on_forked_ranks`; the first rank that passes the place of `death` takes all, the driver too, with it."""
+    os.setsid()
+    _arrange_death(*death, group=True)
+    run_on_forked_ranks(recipe, overrides, folder, home)
 
 
 class _ForkedTorchrun:
