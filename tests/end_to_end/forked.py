@@ -220,6 +220,29 @@ def run_on_forked_ranks(
     run_recipe(recipe, overrides, folder, home, death)
 
 
+def run_with_tokenising_noted(recipe: str, overrides: list[str], folder: str, home: str, notes: str) -> None:
+    """As `run_on_forked_ranks`; each rank writes into `notes` that it tokenises a text, and which file it maps."""
+    from pipelines.data import packing
+
+    tokenised, open_blocks = packing.tokenised, packing.open_blocks
+
+    def note(what: str) -> None:
+        with open(notes, "a") as file:
+            file.write(f"{os.environ['RANK']} {what}\n")
+
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        note("tokenises")
+        return tokenised(*arguments, **keywords)
+
+    def opened(file: Path, size: int) -> Any:
+        if (blocks := open_blocks(file, size)) is not None:
+            note(f"maps {blocks.filename}")
+        return blocks
+
+    packing.tokenised, packing.open_blocks = noted, opened
+    run_on_forked_ranks(recipe, overrides, folder, home)
+
+
 def run_until_all_are_killed(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int]) -> None:
     """As `run_on_forked_ranks`; the first rank that passes the place of `death` takes all, the driver too, with it."""
     os.setsid()
