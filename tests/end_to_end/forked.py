@@ -134,7 +134,7 @@ def command(
     os.chdir(folder)
     _print_to(said)
     if limits is not None:
-        _limit_memory(**limits)
+        limit_memory(**limits)
     from pipelines.__main__ import main
 
     sys.exit(main(words))
@@ -198,7 +198,8 @@ def _own_mounts() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
 
 
-def _limit_memory(extra: int) -> None:
+def limit_memory(extra: int) -> None:
+    """Refuse this process so many bytes beyond what it has mapped, files that it maps counted."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + extra, mapped + extra))
 
