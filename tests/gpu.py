@@ -3,8 +3,12 @@
 Each recipe of `tests/end_to_end/test_profiles.py` runs on one GPU, then under every profile on two and on all of them: the
 losses and the norms of gradients must be those of one GPU, and each process must hold the share of the weights that the
 profile promises. A run that is killed under fsdp2 goes on on one GPU. Attention by sequences is held against torch's scaled dot
-products, and against masks in whole models. What needs more GPUs, or a package that is not installed, is listed as not
-run.
+products, and against masks in whole models. DeepSpeed's ZeRO, where it is installed, is held against `ddp`, with its shares
+of weights and of the optimizer's state, with LoRA, and killed and resumed. What needs more GPUs, or a package that is not
+installed, is listed as not run. A check that the time did not suffice for is listed as `skipped: time` and counts as one
+that did not pass: `--seconds 1800` gives more.
+
+No GPU was here when this was written: what DeepSpeed's checks ask for, and how they read what it leaves, has not run.
 
 `python -m tests.gpu --on-cpu 2` does the same with two processes on the CPU, to try the script itself.
 """
@@ -20,19 +24,31 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from pipelines.core.events import read_events
-from tests.end_to_end.test_profiles import RECIPES, RELATIVE, SMALLEST, numbers
+from tests.end_to_end.test_profiles import ENCODER, RECIPES, RELATIVE, SMALLEST, numbers
 
 LIMIT = 600.0
-"""Seconds for everything."""
+"""Seconds for everything, unless `--seconds` says otherwise."""
+SKIPPED = "skipped: time"
 UNAVAILABLE = 69
 """The exit code where there is no GPU, as EX_UNAVAILABLE of sysexits.h."""
+PRETRAINING = RECIPES["decoder"].partition("  - {stage: evaluate")[0]
 LONG = "stages.pretrain.arguments={max_steps: 4000, global_batch_size: 8, learning_rate: 1e-3, save_steps: 50, logging_steps: 50}"
 
+
+ZERO = (
+    ENCODER.partition("  - {stage: supervised, id: adapter")[0]
+    .replace(", load_best_model_at_end: true", "")
+    .replace("early_stopping_patience: 2, ", "")
+)
+"""Pretraining by two objectives, then a full fine-tune and LoRA: what runs under DeepSpeed, without what is refused there."""
+STATES = 3
+"""Numbers of an optimizer for each weight: float32 weights, and AdamW's two moments."""
 
 PACKED = """
 name: packed
@@ -70,9 +86,9 @@ class Check:
 class Bench:
     """The folder that all checks work in, and the time that is left."""
 
-    def __init__(self, folder: Path, devices: int, on_cpu: bool) -> None:
+    def __init__(self, folder: Path, devices: int, on_cpu: bool, seconds: float = LIMIT) -> None:
         self.folder, self.devices, self.on_cpu = folder, devices, on_cpu
-        self.ends = time.monotonic() + LIMIT
+        self.ends = time.monotonic() + seconds
 
     def command(self, place: Path, recipe: str, words: list[str]) -> subprocess.Popen[bytes]:
         place.mkdir(parents=True, exist_ok=True)
@@ -112,33 +128,35 @@ class Bench:
         expected = numbers(next((alone / "runs").iterdir()))
         words += [f"launch.profile={profile}", f"launch.num_processes={processes}"]
         run = self.run(f"{name}-{precision}-{profile}-{processes}", recipe, words)
-        found = numbers(run)
-        if found.keys() != expected.keys():
-            raise Failure("other steps were logged than on one device")
-        for key, number in expected.items():
-            if abs(found[key] - number) > max(RELATIVE[key[2]] * abs(number), SMALLEST):
-                raise Failure(f"{key[0]}, step {key[1]}: {key[2]} is {found[key]:.5g}, on one device {number:.5g}")
-        for event in read_events(run / "events.jsonl"):
-            for rank in event["ranks"] if event["event"] == "distributed" else ():
-                share = rank["local"] / rank["global"]
-                if not (share == 1 if profile in ("ddp", "zero2") else share < 1.3 / processes):
-                    raise Failure(f"{event['stage']}: rank {rank['rank']} holds {share:.0%} of the weights")
+        compare(run, expected, "on one device")
+        check_shares(run, profile, processes)
 
     def goes_on(self, processes: int) -> None:
         """Killed under fsdp2 behind its first checkpoint, a run goes on on one device."""
-        recipe, place = RECIPES["decoder"].split("  - {stage: reward")[0], self.folder / "killed"
-        words = [LONG, "launch.profile=fsdp2", f"launch.num_processes={processes}"]
-        child = self.command(place, recipe, words)
+        place = self.killed("killed", "fsdp2", processes)
+        self.resumed(place, ["launch.num_processes=1"])
+
+    def killed(self, name: str, profile: str, processes: int) -> Path:
+        """The folder of a run that is killed when it has written a checkpoint. Raises Failure."""
+        place = self.folder / name
+        words = [LONG, f"launch.profile={profile}", f"launch.num_processes={processes}"]
+        child = self.command(place, PRETRAINING, words)
         events = place / "runs" / "decoder" / "events.jsonl"
-        while not any(event["event"] == "checkpoint" for event in read_events(events)):
-            if child.poll() is not None or time.monotonic() > self.ends:
+        try:
+            while not any(event["event"] == "checkpoint" for event in read_events(events)):
+                if child.poll() is not None or time.monotonic() > self.ends:
+                    raise Failure("no checkpoint was written")
+                time.sleep(0.1)
+        finally:
+            with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-                raise Failure("no checkpoint was written")
-            time.sleep(0.1)
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        self.run("killed", recipe, [LONG, "launch.num_processes=1"])
-        if not any(event.get("what") == "resumed" for event in read_events(events)):
+            child.wait()
+        return place
+
+    def resumed(self, place: Path, words: list[str]) -> None:
+        """The run in the folder goes on from its checkpoint to its end. Raises Failure."""
+        run = self.run(place.name, PRETRAINING, [LONG, *words])
+        if not any(event.get("what") == "resumed" for event in read_events(run / "events.jsonl")):
             raise Failure("it began anew")
 
     def checks(self) -> Iterator[Check]:
@@ -146,6 +164,12 @@ class Bench:
         yield Check("attention by sequences, the kernel", 1, self.kernel)
         yield Check("attention by sequences, whole models", 1, self.sequences)
         yield Check("attention by sequences, a recipe", 1, self.packed)
+        lacking = "" if self.devices >= 2 else "needs 2 GPUs"
+        without = "needs the package deepspeed" if find_spec("deepspeed") is None else ""
+        without = without or ("needs GPUs" if self.on_cpu else lacking)
+        for profile in ("zero2", "zero3"):
+            yield Check(f"{profile}: losses, shares, LoRA", 2, lambda p=profile: self.by_zero(p), without)
+            yield Check(f"{profile}: killed, goes on", 2, lambda p=profile: self.zero_goes_on(p), without)
         counts = sorted({2, self.devices} - {1})
         for precision in ("no", "bf16"):
             for profile in ("ddp", "fsdp2"):
@@ -158,9 +182,6 @@ class Bench:
         yield Check("killed under fsdp2, goes on on one", 2, lambda: self.goes_on(2), lacking)
         for name, precision in [(name, precision) for precision in ("no", "bf16") for name in RECIPES]:
             yield Check(f"{name}, one device, precision {precision}", 1, lambda n=name, m=precision: self.alone(n, m))
-        for profile in ("zero2", "zero3"):
-            without = "needs the package deepspeed" if find_spec("deepspeed") is None else ""
-            yield Check(f"pretraining, {profile}", 2, lambda p=profile: self.by_zero(p), without or lacking)
 
     def kernel(self) -> None:
         """Outputs and gradients of `varlen_attn` in bfloat16 are those of scaled dot products in float32."""
@@ -248,17 +269,88 @@ class Bench:
             raise Failure("no losses were logged")
 
     def by_zero(self, profile: str) -> None:
-        """Pretraining under DeepSpeed ends, and each process holds what the profile promises."""
-        recipe = RECIPES["decoder"].split("  - {stage: reward")[0]
-        self.run(
-            profile, recipe, [f"launch.profile={profile}", "launch.num_processes=2", "launch.mixed_precision=bf16"]
-        )
+        """The losses of `ddp` on as many devices, LoRA included, and the share of the weights that the profile promises."""
+        words = ["launch.num_processes=2", "launch.mixed_precision=no"]
+        if not (self.folder / "zero-ddp").exists():
+            self.run("zero-ddp", ZERO, [*words, "launch.profile=ddp"])
+        expected = numbers(next((self.folder / "zero-ddp" / "runs").iterdir()))
+        run = self.run(profile, ZERO, [*words, f"launch.profile={profile}"])
+        compare(run, expected, "under ddp")
+        check_shares(run, profile, 2)
+
+    def zero_goes_on(self, profile: str) -> None:
+        """Killed under DeepSpeed, a run goes on under the same profile; each process kept its part of the optimizer."""
+        place = self.killed(f"{profile}-killed", profile, 2)
+        run = next((place / "runs").iterdir())
+        told = next(event for event in read_events(run / "events.jsonl") if event["event"] == "distributed")
+        check_optimizer(place / "home", told["ranks"][0]["global"], 2)
+        self.resumed(place, [f"launch.profile={profile}", "launch.num_processes=2"])
+
+
+def compare(run: Path, expected: dict[tuple[str, int, str], float], where: str) -> None:
+    """Raise Failure where what was logged is not what was expected."""
+    found = numbers(run)
+    if found.keys() != expected.keys():
+        raise Failure(f"other steps were logged than {where}")
+    for key, number in expected.items():
+        if not abs(found[key] - number) <= max(RELATIVE[key[2]] * abs(number), SMALLEST):
+            raise Failure(f"{key[0]}, step {key[1]}: {key[2]} is {found[key]:.5g}, {where} {number:.5g}")
+
+
+def check_shares(run: Path, profile: str, processes: int) -> None:
+    """Raise Failure where a process holds another share of the weights than the profile promises."""
+    told = [event for event in read_events(run / "events.jsonl") if event["event"] == "distributed"]
+    if not told:
+        raise Failure("it does not say what each process holds")
+    for event in told:
+        for rank in event["ranks"]:
+            share = rank["local"] / rank["global"]
+            if not (share == 1 if profile in ("ddp", "zero2") else share < 1.3 / processes):
+                raise Failure(f"{event['stage']}: rank {rank['rank']} holds {share:.0%} of the weights")
+
+
+def check_optimizer(home: Path, weights: int, processes: int) -> None:
+    """Raise Failure where DeepSpeed's newest checkpoint has another share of the optimizer's state for a process."""
+    import torch
+
+    steps: dict[Path, list[Path]] = {}
+    for file in home.glob("stages/*/checkpoints/checkpoint-*/global_step*/*zero_pp_rank_*_optim_states.pt"):
+        steps.setdefault(file.parent, []).append(file)
+    if not steps:
+        raise Failure("DeepSpeed left no state of an optimizer")
+    files = sorted(steps[max(steps, key=lambda folder: int(folder.name.removeprefix("global_step")))])
+    if len(files) != processes:
+        raise Failure(f"{len(files)} processes kept a state of the optimizer")
+    for file in files:
+        share = elements(torch.load(file, map_location="cpu", weights_only=False)) / (STATES * weights)
+        if not 0.7 / processes < share < 1.3 / processes:
+            raise Failure(f"{file.name} holds {share:.0%} of the optimizer's state")
+
+
+def elements(state: object) -> int:
+    """How many numbers the tensors in nested containers hold, each storage counted once."""
+    import torch
+
+    seen: dict[int, int] = {}
+
+    def walk(value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            seen[value.data_ptr()] = value.numel()
+        elif isinstance(value, dict):
+            walk(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for each in value:
+                walk(each)
+
+    walk(state)
+    return sum(seen.values())
 
 
 def main() -> int:
     """Run the checks; returns the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--on-cpu", type=int, metavar="N", help="so many processes on the CPU instead of GPUs")
+    arguments.add_argument("--seconds", type=float, default=LIMIT, help="for everything (default %(default).0f)")
     given = arguments.parse_args()
     import torch
 
@@ -269,24 +361,30 @@ def main() -> int:
     where = "the CPU" if given.on_cpu else torch.cuda.get_device_name(0)
     print(f"{devices} x {where}, torch {torch.__version__}\n")
     folder = Path(tempfile.mkdtemp(prefix="finery-gpu-"))
-    bench, failed = Bench(folder, devices, bool(given.on_cpu)), 0
+    return report(Bench(folder, devices, bool(given.on_cpu), given.seconds))
+
+
+def report(bench: Bench) -> int:
+    """Do each check and print its row; returns the exit code."""
+    counts = dict.fromkeys(("passed", "FAILED", SKIPPED, "not run"), 0)
     print(f"{'what':<44} {'processes':>9}  {'seconds':>7}  outcome")
     for check in bench.checks():
-        began = time.monotonic()
-        outcome = f"not run: {check.lacking}" if check.lacking else ""
-        if not outcome and began > bench.ends:
-            outcome = f"not run: the {LIMIT:.0f} s are over"
-        if not outcome:
+        began, why = time.monotonic(), check.lacking
+        outcome = "not run" if why else SKIPPED if began > bench.ends else "passed"
+        if outcome == "passed":
             try:
                 check.do()
-                outcome = "passed"
-            except Failure as error:
-                outcome, failed = f"FAILED: {error}", failed + 1
-        print(f"{check.what:<44} {check.processes:>9}  {time.monotonic() - began:>7.1f}  {outcome}", flush=True)
-    if not failed:
-        shutil.rmtree(folder)
-    print(f"\n{f'{failed} failed; their runs lie in {folder}' if failed else 'none failed'}")
-    return 1 if failed else 0
+            except Exception as error:  # whatever it is, the other rows are still to come
+                outcome, why = "FAILED", str(error) if isinstance(error, Failure) else repr(error)
+        counts[outcome] += 1
+        told = f"{outcome}: {why}" if why else outcome
+        print(f"{check.what:<44} {check.processes:>9}  {time.monotonic() - began:>7.1f}  {told}", flush=True)
+    print("\n" + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    if counts["FAILED"]:
+        print(f"The runs lie in {bench.folder}")
+    else:
+        shutil.rmtree(bench.folder)
+    return 1 if counts["FAILED"] or counts[SKIPPED] else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.context import Admin, ServiceOf, Submitter, Viewer
@@ -263,12 +263,21 @@ class HostState(BaseModel):
     state: Literal["up", "draining", "down"] = Field(
         description="draining: what runs there goes on, nothing new starts."
     )
+    stop: bool = Field(
+        False, description="What runs there saves a checkpoint and goes back into the queue: for a host that will end."
+    )
+
+    @model_validator(mode="after")
+    def _stops_what_may_not_start_there(self) -> HostState:
+        if self.stop and self.state != "draining":
+            raise ValueError("stop goes with draining: what it stops could start there again")
+        return self
 
 
 @router.post("/hosts/{name}/state", responses=described(404))
 def set_host(name: str, body: HostState, service: ServiceOf, caller: Admin) -> list[HostDocument]:
     """Take a host out of service, or back into it."""
-    service.store.set_host_state(clean(name) or "", body.state)
+    service.store.set_host_state(clean(name) or "", body.state, body.stop)
     service.wake()
     return hosts(service, caller)
 

@@ -7,12 +7,14 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from service.jobs.job import GpuSlot, Host
+from service.jobs.states import AttemptState, Move, Reason, State
 from service.store import tables
 from service.store.audit import note
 from service.store.changes import QUEUE
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.tables import now
+from service.store.jobs import apply_move, locked_job
+from service.store.tables import now, placement_of
 
 hosts = tables.hosts
 slots = tables.gpu_slots
@@ -92,18 +94,31 @@ class HostQueries(Database):
 
         return self.read(work)
 
-    def set_host_state(self, name: str, state: str) -> None:
-        """`up`, `draining` (what runs goes on, nothing new starts) or `down`. Raises NotFound."""
+    def set_host_state(self, name: str, state: str, stop: bool = False) -> None:
+        """`up`, `draining` (what runs goes on, nothing new starts) or `down`. With `stop` what runs there saves a
+        checkpoint and goes back into the queue. Raises NotFound."""
         if state not in STATES:
             raise ValueError(f"state is '{state}', must be one of {', '.join(STATES)}")
 
         def work(transaction: Transaction) -> None:
             if not transaction.execute(update(hosts).where(hosts.c.name == name).values(state=state)).rowcount:
                 raise NotFound("host", name)
-            note(transaction, "host.state", "host", name, None, state=state)
+            note(transaction, "host.state", "host", name, None, state=state, **({"stop": True} if stop else {}))
             transaction.topics.add(QUEUE)
+            if stop:
+                self._vacate(transaction, name)
 
         self.write(work)
+
+    @staticmethod
+    def _vacate(transaction: Transaction, name: str) -> None:
+        query = select(tables.attempts.c.job, tables.attempts.c.placement).order_by(tables.attempts.c.job)
+        live = transaction.execute(query.where(tables.attempts.c.state != AttemptState.ENDED)).all()
+        for job_id in [job_id for job_id, held in live if name in {part.host for part in placement_of(held)}]:
+            job = locked_job(transaction, job_id)
+            if job.state in (State.STARTING, State.RUNNING):
+                message = f"makes room on host '{name}', which is taken out of service"
+                apply_move(transaction, job, Move.PREEMPT, reason=Reason.PREEMPTED, message=message)
 
     def slot_holders(self) -> dict[tuple[str, int], str]:
         """(host, GPU index) -> the attempt that holds it, for every GPU that is taken."""

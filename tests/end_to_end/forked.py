@@ -97,8 +97,8 @@ def run_recipe(recipe: str, overrides: list[str], folder: str, home: str, death:
     run(load(recipe, overrides), Path(folder), StageStore(Path(home)))
 
 
-def _arrange_death(place: str, count: int) -> None:
-    """Kill this process, without any clean-up, when it passes `place` for the `count`-th time."""
+def _arrange_death(place: str, count: int, group: bool = False) -> None:
+    """Kill this process or its whole group, without any clean-up, when it passes `place` for the `count`-th time."""
     from pipelines.trainers import checkpoints
     from pipelines.trainers.ppo_trainer import PPOTrainer
     from pipelines.trainers.trainer import FineryTrainer
@@ -116,7 +116,7 @@ def _arrange_death(place: str, count: int) -> None:
     def dying(*arguments: Any, **keywords: Any) -> Any:
         passed[0] += 1
         if passed[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(0 if group else os.getpid(), signal.SIGKILL)
         return original(*arguments, **keywords)
 
     setattr(holder, name, dying)
@@ -134,7 +134,7 @@ def command(
     os.chdir(folder)
     _print_to(said)
     if limits is not None:
-        _limit_memory(**limits)
+        limit_memory(**limits)
     from pipelines.__main__ import main
 
     sys.exit(main(words))
@@ -198,7 +198,8 @@ def _own_mounts() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
 
 
-def _limit_memory(extra: int) -> None:
+def limit_memory(extra: int) -> None:
+    """Refuse this process so many bytes beyond what it has mapped, files that it maps counted."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + extra, mapped + extra))
 
@@ -218,6 +219,36 @@ def run_on_forked_ranks(
 
     distributed.subprocess = types.SimpleNamespace(Popen=_ForkedTorchrun)  # type: ignore[assignment]
     run_recipe(recipe, overrides, folder, home, death)
+
+
+def run_with_tokenising_noted(recipe: str, overrides: list[str], folder: str, home: str, notes: str) -> None:
+    """As `run_on_forked_ranks`; each rank writes into `notes` that it tokenises a text, and which file it maps."""
+    from pipelines.data import packing
+
+    tokenised, open_blocks = packing.tokenised, packing.open_blocks
+
+    def note(what: str) -> None:
+        with open(notes, "a") as file:
+            file.write(f"{os.environ['RANK']} {what}\n")
+
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        note("tokenises")
+        return tokenised(*arguments, **keywords)
+
+    def opened(file: Path, size: int) -> Any:
+        if (blocks := open_blocks(file, size)) is not None:
+            note(f"maps {blocks.filename}")
+        return blocks
+
+    packing.tokenised, packing.open_blocks = noted, opened
+    run_on_forked_ranks(recipe, overrides, folder, home)
+
+
+def run_until_all_are_killed(recipe: str, overrides: list[str], folder: str, home: str, death: tuple[str, int]) -> None:
+    """As `run_on_forked_ranks`; the first rank that passes the place of `death` takes all, the driver too, with it."""
+    os.setsid()
+    _arrange_death(*death, group=True)
+    run_on_forked_ranks(recipe, overrides, folder, home)
 
 
 class _ForkedTorchrun:

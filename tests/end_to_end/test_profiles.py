@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
 from tests.end_to_end import forked
@@ -38,6 +40,7 @@ stages:
     loss_weighting: uncertainty
     arguments: {num_train_epochs: 1, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}
   - {stage: evaluate, from: full, max_eval_samples: 37, per_device_eval_batch_size: 5}
+  - {stage: publish, from: full, to: published/full}
 """
 DECODER = """\
 name: decoder
@@ -52,6 +55,7 @@ stages:
     block_size: 32
     max_train_samples: 60
     arguments: {max_steps: 4, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1, activation_checkpointing: true}
+  - {stage: evaluate, id: evaluate, from: pretrain, datasets: [{path: builtin/python-docs, split: validation}], max_eval_samples: 23, per_device_eval_batch_size: 3}
   - {stage: reward, from: pretrain, datasets: &pairs [{path: builtin/python-docs, name: preferences}], max_length: 48, max_train_samples: 40, arguments: &few {max_steps: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}}
   - {stage: dpo, from: pretrain, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: {max_steps: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1, eval_strategy: steps, eval_steps: 3}}
   - {stage: dpo, id: dpo-lora, from: pretrain, tuner: {name: lora, r: 4, lora_dropout: 0}, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: *few}
@@ -80,11 +84,13 @@ stages:
   - {stage: dpo, from: copy, datasets: [{path: builtin/python-docs, name: preferences}], max_length: 32, max_train_samples: 40, arguments: *few}
 """
 RECIPES = {"encoder": ENCODER, "decoder": DECODER, "encoder-decoder": BOTH}
-PROFILES = [("ddp", 2), ("fsdp2", 2), ("fsdp2", 4)]
+PROFILES = [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)]
 RELATIVE = {"loss": 0.02, "grad_norm": 0.05}
 """Without dropout only the order of additions differs; bfloat16 rounds it."""
 SMALLEST = 1e-3
 """Of losses near zero, as those of policies are."""
+WEIGHTS = 1e-4
+"""A tenth of one step's learning rate."""
 
 
 def numbers(run: Path) -> dict[tuple[str, int, str], float]:
@@ -95,6 +101,24 @@ def numbers(run: Path) -> dict[tuple[str, int, str], float]:
         if event["event"] == "metric" and "loss" in event["metrics"]
         for name in RELATIVE
     }
+
+
+def leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """What stands in nested objects and lists, by its place."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {key: leaf for name, each in items for key, leaf in leaves(each, f"{place}/{name}").items()}
+
+
+def assert_same_publication(found: Path, expected: Path) -> None:
+    """The same files, and in them the same weights but for the order of additions."""
+    names = [{str(path.relative_to(root)) for path in root.rglob("*")} for root in (found, expected)]
+    assert names[0] == names[1]
+    weights, others = (load_file(str(folder / "model.safetensors")) for folder in (found, expected))
+    assert {name: weight.shape for name, weight in weights.items()} == {n: w.shape for n, w in others.items()}
+    for name, weight in weights.items():
+        assert weight == pytest.approx(others[name], abs=WEIGHTS), name
 
 
 @pytest.fixture(scope="module")
@@ -138,5 +162,11 @@ def test_every_kind_of_training_is_that_of_one_process(
         ]
         assert files[0] == files[1]
     scores = [sorted(run.glob("stages/*evaluate/metrics.json")) for run in (alone[name], tmp_path / "run")]
+    assert len(scores[0]) == (0 if name == "encoder-decoder" else 1)
     for expected_file, found_file in zip(*scores, strict=True):
-        assert json.loads(found_file.read_text()) == json.loads(expected_file.read_text())
+        expected_scores, found_scores = (leaves(json.loads(file.read_text())) for file in (expected_file, found_file))
+        assert found_scores == pytest.approx(expected_scores, rel=0 if name == "encoder" else RELATIVE["loss"])
+    folders = sorted(alone[name].parent.glob("published/*"))
+    assert [folder.name for folder in folders] == (["full"] if name == "encoder" else [])
+    for folder in folders:
+        assert_same_publication(tmp_path / "published" / folder.name, folder)

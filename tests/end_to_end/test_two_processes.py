@@ -129,6 +129,18 @@ def test_processes_with_a_half_of_the_weights_each_leave_what_one_process_can_go
 
 
 @pytest.mark.long
+def test_text_is_tokenised_by_one_process_and_mapped_by_both(tmp_path: Path) -> None:
+    (tmp_path / "text.yaml").write_text(RECIPE.partition("  - stage: supervised")[0])
+    place = (str(tmp_path / "text.yaml"), [TWO], str(tmp_path / "run"), str(tmp_path / "home"))
+    code = forked.fork(forked.run_with_tokenising_noted, *place, str(tmp_path / "notes"))
+    assert code == 0, ranks_log(tmp_path / "run")
+    notes = (tmp_path / "notes").read_text().splitlines()
+    assert [note for note in notes if note.endswith("tokenises")] == ["0 tokenises"]
+    (file,) = (tmp_path / "home/data").glob("packed-*.npy")
+    assert {note for note in notes if "maps" in note} == {f"{rank} maps {file}" for rank in (0, 1)}
+
+
+@pytest.mark.long
 def test_a_stream_and_a_mixture_are_shared_without_loss(recipe: Path, tmp_path: Path) -> None:
     """Both processes take their rows of the same batches: nothing twice, nothing left out, at any number of them."""
     streams = (

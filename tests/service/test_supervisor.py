@@ -96,6 +96,22 @@ def test_a_job_of_higher_priority_takes_the_place_of_a_lower_one_which_goes_on_l
     assert [event.step for event in store.events_after(low, kinds=["metric"])] == list(range(1, 21))
 
 
+def test_a_host_that_will_end_stops_what_runs_there_which_goes_on_when_there_is_a_place(homes):
+    """The notice of a spot host: a real process saves, exits with 75, and the next attempt has its steps."""
+    _, store = homes("here")
+    job = submit(store, steps=20)
+    until(lambda: store.job(job).progress.get("step", 0) >= 2)
+    store.set_host_state("here", "draining", stop=True)
+    until(lambda: store.job(job).state is State.QUEUED)
+    waiting = store.job(job)
+    assert (waiting.reason, waiting.retries, waiting.preemptions) == (Reason.PREEMPTED, 0, 1)
+    assert store.attempts(job)[0].exit_code == 75
+    store.set_host_state("here", "up")
+    until(lambda: store.job(job).over, 40)
+    assert store.job(job).state is State.SUCCEEDED
+    assert [event.step for event in store.events_after(job, kinds=["metric"])] == list(range(1, 21))
+
+
 def test_a_job_that_needs_another_one_waits_for_it(homes):
     _, store = homes("here")
     first = submit(store, steps=4)

@@ -86,7 +86,9 @@ def test_hosts_are_listed_with_their_gpus_and_drained(served):
     assert served.admin.post("/api/v1/hosts/h1/state", json={"state": "draining"}).json()[0]["state"] == "draining"
     assert served.woken == 1
     assert served.admin.post("/api/v1/hosts/h2/state", json={"state": "up"}).status_code == 404
-    assert served.admin.post("/api/v1/hosts/h1/state", json={"state": "gone"}).status_code == 422
+    assert served.admin.post("/api/v1/hosts/h1/state", json={"state": "draining", "stop": True}).status_code == 200
+    for wrong in ({"state": "gone"}, {"state": "up", "stop": True}, {"state": "down", "stop": True}):
+        assert served.admin.post("/api/v1/hosts/h1/state", json=wrong).status_code == 422
 
 
 def test_a_secret_is_written_and_never_read_back(served):
