@@ -77,6 +77,8 @@ class PredictRequest:
     limit: int | None = None
     max_length: int | None = None
     batch_size: int = 32
+    plain: bool = False
+    """Whether the rows of `data` were lines of plain text: each has one column, which `text` names."""
 
 
 def answer(fields: JSONObject) -> JSONObject:
@@ -168,6 +170,7 @@ def own_task(model: TrainedModel, request: PredictRequest) -> Any:
         "empty_texts": True,
     }
     if task.kind != "causal":
+        refuse_plain_text(task, request)
         words["columns"] = columns_for(task, request)
     if task.kind == "qa":
         words["id_column"] = None
@@ -186,6 +189,20 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     if request.task is not None and request.task not in (model.id, model.task):
         raise CommandError(TASKS.unknown(request.task))
     return None if model.subject is None else resolve(model.subject.task, model.id)
+
+
+def refuse_plain_text(task: LabelledTask, request: PredictRequest) -> None:
+    """Raise CommandError for lines of plain text where an input of the task is more than a text."""
+    evaluation = evaluation_of(task.kind)
+    fields = evaluation.form(task)
+    if not request.plain or (len(fields) == 1 and fields[0].control == "text"):
+        return
+    names = [each.name for each in fields]
+    example = next(iter(evaluation.examples(task)), ["…"] * len(fields))
+    raise CommandError(
+        f"standard input holds one text a line, but an input of this model is {' and '.join(names)}; give JSONL, such "
+        f"as {json.dumps(dict(zip(names, example, strict=True)), ensure_ascii=False)}"
+    )
 
 
 def columns_for(task: LabelledTask, request: PredictRequest) -> tuple[str, ...]:
@@ -287,6 +304,9 @@ def ask(
                 cut = evaluation.unread(split_request.tokenizer, predicted.rows, split_request.length())
                 warnings += [cut] if cut else []
         warnings += events.warnings
+        length = split_request.length()
+        if request.max_length is not None and length < request.max_length and not isinstance(predicted, dict):
+            warnings.append(f"max_length is {request.max_length:,}, but the model reads {length:,} tokens at most")
         doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []
     return predicted
