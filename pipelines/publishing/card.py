@@ -16,18 +16,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Head
+from pipelines.core.model_abilities import REWARD
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import TASKS
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import better
+from pipelines.data.reward_inputs import settings_in
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import curves, footprint, learnt_data, provenance
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
 from pipelines.publishing.hub_metadata import Scores, kind_of_metric, metadata
 from pipelines.publishing.usage import fetch, lines_of_use, load
+from pipelines.tasks.preference.scores import meaning
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -58,6 +61,7 @@ def card(
     own_code = bool(config.get("auto_map"))
     use = HEAD_CLASSES[head.kind]
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
+    scored = settings_in(folder)
     return _template().render(
         metadata=metadata(
             recipe,
@@ -78,7 +82,15 @@ def card(
         baked=bool(config.get("finery_adapter")),
         fetch=fetch(destination),
         load=load(use.auto_class, destination, folder, adapter, own_code),
-        use=lines_of_use(head, recipe, stage, config, (folder / "chat_template.jinja").is_file()),
+        use=lines_of_use(
+            head,
+            recipe,
+            stage,
+            config,
+            (folder / "chat_template.jinja").is_file(),
+            None if scored is None else scored.reading,
+        ),
+        meaning=[] if scored is None else meaning(read_json(folder / REWARD)),
         labels=head.labels,
         scores=list(rows_of(scores, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],
