@@ -23,14 +23,12 @@ from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import TASKS
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import better
-from pipelines.data.reward_inputs import settings_in
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import curves, footprint, learnt_data, provenance
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
 from pipelines.publishing.hub_metadata import Scores, kind_of_metric, metadata
 from pipelines.publishing.usage import fetch, lines_of_use, load
-from pipelines.tasks.preference.scores import meaning
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -56,6 +54,9 @@ def card(
     """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model,
     `manifest` its `data` and `footprint`; `curves_show` says what the picture of the curves shows, where there is one.
     """
+    from pipelines.data.reward_inputs import settings_in  # numpy, which checks of recipes do without
+    from pipelines.tasks.preference.scores import meaning
+
     adapter = (folder / "adapter_config.json").is_file()
     config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
     own_code = bool(config.get("auto_map"))

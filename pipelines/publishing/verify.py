@@ -129,8 +129,8 @@ class ProofInputs:
     def asked(self) -> JSONObject:
         """What the model is asked, as plain data."""
         plain = {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
-        others = {"words": self.words, "choices": self.choices, "spans": self.spans, "stride": self.stride}
-        others |= {"tokens": self.tokens}
+        others: dict[str, Any] = {"words": self.words, "choices": self.choices, "spans": self.spans}
+        others |= {"stride": self.stride, "tokens": self.tokens}
         return plain | {name: value for name, value in others.items() if value}
 
 

@@ -29,7 +29,9 @@ from tests import tiny
 from tests.clean_process import forked_proofs
 from tests.finished_run import inside
 
-SHAPE = "hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64"
+SHAPE = (
+    "hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64"
+)
 RECIPE = """
 name: scores
 model: {{architecture: {{preset: {preset}, {shape}}}}}
@@ -40,7 +42,10 @@ stages:
   - {{stage: evaluate}}
   - {{stage: publish, to: registry/scores}}
 """
-KINDS = {"decoder": ("gpt-tiny", "byte_bpe", 400, "full"), "encoder": ("bert-tiny", "wordpiece", 150, "{name: lora, r: 2}")}
+KINDS = {
+    "decoder": ("gpt-tiny", "byte_bpe", 400, "full"),
+    "encoder": ("bert-tiny", "wordpiece", 150, "{name: lora, r: 2}"),
+}
 ASKED = {"prompt": "How long do I boil an egg?", "completions": ["Seven minutes.", "Eggs are eggs."]}
 
 
@@ -106,7 +111,9 @@ def test_it_is_the_reward_of_a_policy(published: Path) -> None:
 
     class Opened(Context):  # as a run opens a checkpoint
         def __init__(self) -> None:
-            self.__dict__["open_model"] = lambda head, checkpoint, **_: open_folder(checkpoint, head, 0, trained_head=True)
+            self.__dict__["open_model"] = lambda head, checkpoint, **_: open_folder(
+                checkpoint, head, 0, trained_head=True
+            )
             self.__dict__["open_tokenizer"] = lambda stage_id, checkpoint: open_tokenizer(checkpoint)
 
     scorer = RewardModel.model_validate({"checkpoint": folder}).open(Opened())

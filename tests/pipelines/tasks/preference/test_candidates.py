@@ -70,7 +70,9 @@ def test_rows_of_messages_are_read_as_well(model: tuple[Path, Any, RewardInputFo
 
 
 def test_what_is_cut_is_said(model: tuple[Path, Any, RewardInputFormat]) -> None:
-    _, told = predicted(model[0], {"prompt": "the cat " * 30, "completion": " runs"}, {"prompt": "a", "completion": "b"})
+    _, told = predicted(
+        model[0], {"prompt": "the cat " * 30, "completion": " runs"}, {"prompt": "a", "completion": "b"}
+    )
     assert told["warnings"][0].startswith("1 of 2 answers are longer with their prompt than what the model reads")
 
 
@@ -124,7 +126,10 @@ def test_a_served_one_has_a_form_and_answers_each_way(model: tuple[Path, Any, Re
 @pytest.mark.parametrize(
     ("inputs", "sentence"),
     [
-        (["the cat"], "input 0 must be an object with 'prompt' and 'completions', or with 'prompt' and 'completion', or"),
+        (
+            ["the cat"],
+            "input 0 must be an object with 'prompt' and 'completions', or with 'prompt' and 'completion', or",
+        ),
         ([{"prompt": "a"}], "input 0 has no 'completions'; an object with"),
         ([{"prompt": "a", "completion": "b", "x": "c"}], "input 0 has an unknown key 'x'"),
         (
