@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, lines_of
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.heads import Family
@@ -118,7 +118,7 @@ def prompts_of(request: GenerateRequest) -> list[str]:
         return prompts
     path = Path(request.prompts)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = lines_of(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
         raise CommandError(f"--prompts '{path}' {reason}; give a text file with one prompt a line") from None

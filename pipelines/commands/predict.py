@@ -25,6 +25,7 @@ from pipelines.core.files import JSONObject
 from pipelines.core.registry import TASKS
 from pipelines.core.task_files import names_file
 from pipelines.data import chat_formats, chat_templates
+from pipelines.data.reward_inputs import settings_in
 from pipelines.data.tables import READERS
 from pipelines.evaluation.prediction_tables import check_ending, write_table
 from pipelines.models import checkpoint
@@ -36,6 +37,7 @@ from pipelines.tasks.causal.evaluation import template_of
 from pipelines.tasks.causal.task import CausalTask
 from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest, evaluation_of
 from pipelines.tasks.extractive_qa.task import QuestionTask
+from pipelines.tasks.preference.task import PreferenceTask
 from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.token_classification.task import TokenTask
 
@@ -60,6 +62,7 @@ COLUMNS = {
     "token_classification": ("tokens",),
     "qa": ("question", "context"),
     "causal": ("prompt",),
+    "preference": (),
 }
 """The columns that are read where neither the model nor the user names them."""
 
@@ -77,6 +80,8 @@ class PredictRequest:
     limit: int | None = None
     max_length: int | None = None
     batch_size: int = 32
+    plain: bool = False
+    """Whether the rows of `data` were lines of plain text: each has one column, which `text` names."""
 
 
 def answer(fields: JSONObject) -> JSONObject:
@@ -168,12 +173,13 @@ def own_task(model: TrainedModel, request: PredictRequest) -> Any:
         "empty_texts": True,
     }
     if task.kind != "causal":
+        refuse_plain_text(task, request)
         words["columns"] = columns_for(task, request)
     if task.kind == "qa":
         words["id_column"] = None
     if task.kind in ("classification", "token_classification") and task.labels is None:
         words["labels"] = class_names(model)
-    task_of_file = replace(task, **words)
+    task_of_file = evaluation_of(task.kind).without_gold(replace(task, **words))
     return AsText(task_of_file) if getattr(model.subject, "as_text", False) else task_of_file
 
 
@@ -188,6 +194,20 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
     return None if model.subject is None else resolve(model.subject.task, model.id)
 
 
+def refuse_plain_text(task: LabelledTask, request: PredictRequest) -> None:
+    """Raise CommandError for lines of plain text where an input of the task is more than a text."""
+    evaluation = evaluation_of(task.kind)
+    fields = evaluation.form(task)
+    if not request.plain or (len(fields) == 1 and fields[0].control == "text"):
+        return
+    names = [each.name for each in fields]
+    example = next(iter(evaluation.examples(task)), ["…"] * len(fields))
+    raise CommandError(
+        f"standard input holds one text a line, but an input of this model is {' and '.join(names)}; give JSONL, such "
+        f"as {json.dumps(dict(zip(names, example, strict=True)), ensure_ascii=False)}"
+    )
+
+
 def columns_for(task: LabelledTask, request: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
     given = tuple(request.text) or task.columns
@@ -197,6 +217,11 @@ def columns_for(task: LabelledTask, request: PredictRequest) -> tuple[str, ...]:
         )
     if task.kind == "multiple_choice":
         return given
+    if not task.columns:  # the rows themselves tell how they are written
+        if request.text:
+            known = "; or ".join(", ".join(each) for each in evaluation_of(task.kind).ways(task))
+            raise CommandError(f"--text cannot name the columns that this model reads; call them {known}")
+        return ()
     allowed = {"qa": (2,), "token_classification": (1,), "seq2seq": (1,)}.get(task.kind, (1, 2))
     if len(given) not in allowed:
         needed = {
@@ -219,8 +244,11 @@ def foreign_task(model: TrainedModel) -> Any:
             "question_answering": "qa",
             "seq2seq_lm": "seq2seq",
             "causal_lm": "causal",
+            "reward": "preference",
         }
         kind = own.get(head.kind, head.kind)
+    elif settings_in(model.checkpoint.source) is not None:
+        kind = "preference"
     if kind is None or (kind not in COLUMNS):
         has = ", ".join(names) or "no class"
         raise ModelError(
@@ -239,7 +267,8 @@ def foreign_task(model: TrainedModel) -> Any:
     }
     if kind == "causal":
         return CausalTask(**settings)
-    return {"qa": QuestionTask, "token_classification": TokenTask}.get(kind, LabelledTask)(**settings)
+    classes = {"qa": QuestionTask, "token_classification": TokenTask, "preference": PreferenceTask}
+    return classes.get(kind, LabelledTask)(**settings)
 
 
 def class_names(model: TrainedModel) -> tuple[str, ...]:
@@ -287,6 +316,9 @@ def ask(
                 cut = evaluation.unread(split_request.tokenizer, predicted.rows, split_request.length())
                 warnings += [cut] if cut else []
         warnings += events.warnings
+        length = split_request.length()
+        if request.max_length is not None and length < request.max_length and not isinstance(predicted, dict):
+            warnings.append(f"max_length is {request.max_length:,}, but the model reads {length:,} tokens at most")
         doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
         warnings += [doubt] if doubt else []
     return predicted

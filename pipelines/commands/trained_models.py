@@ -101,7 +101,9 @@ def find(given: str) -> list[TrainedModel]:
         if models:
             return models
     if (folder.parent / RECORD).is_file() and folder.name == "model":
-        return _of_stage(folder.parent, given)
+        models = _of_stage(folder.parent, given)
+        if models:
+            return models
     if folder.parent.parent.name == "tasks" and (folder.parent.parent.parent / RECORD).is_file():
         return [
             each for each in _of_stage(folder.parent.parent.parent, given) if each.id.endswith(f"/{folder.parent.name}")
@@ -134,8 +136,8 @@ def _of_stage(folder: Path, given: str) -> list[TrainedModel]:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         block, stage_id = dict(record["identity"]), str(record["id"])
-        # a block leaves out what is its default
-        block.setdefault("stage", "multi_task" if "tasks" in block else "supervised")
+        # a block leaves out what is its default, and older records do not name the stage either
+        block.setdefault("stage", record.get("stage") or ("multi_task" if "tasks" in block else "supervised"))
     except (OSError, ValueError, KeyError, TypeError):
         return []
     run = folder.parent.parent if (folder.parent.parent / "recipe.yaml").is_file() else None

@@ -76,6 +76,13 @@ def write_json(path: Path, data: object, allow_nan: bool = False) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a file of rows, which end with LF or CRLF alone. `str.splitlines` would split a row at U+2028,
+    U+0085 and other characters that its texts may hold."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file; empty where there is no such file, or no mapping in it."""
     try:

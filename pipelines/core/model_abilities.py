@@ -36,7 +36,7 @@ DESCRIPTIONS = {
     "token_classification": "tags words",
     "qa": "finds answers in a context",
     "multiple_choice": "chooses among options",
-    "reward": "scores answers as a reward",
+    "reward": "scores answers to prompts",
     "seq2seq": "writes one text from another",
     "causal": "continues texts",
     "encoder": "turns texts into vectors",
@@ -47,6 +47,8 @@ ROUTES: dict[Ability, str] = {
     "embed": "/v1/embeddings",
     "predict": "/api/v1/models/ID/predict",
 }
+REWARD = "reward.json"
+"""Beside the weights of a model that scores answers, whose class is that of classifiers of one output."""
 LARGEST = 16 << 20
 """Bytes of a file that is read."""
 
@@ -74,6 +76,8 @@ def abilities_of(folder: Path) -> Abilities | None:
     config = _read(folder / "config.json") or _read(folder / "base" / "config.json")
     head = _read(folder / "head.json").get("kind")
     names = [str(each) for each in config.get("architectures") or ()]
+    if head is None and (folder / REWARD).is_file():
+        head = "reward"
     if isinstance(head, str):
         kind = OWN_HEADS.get(head, head)
     elif names:
@@ -87,7 +91,7 @@ def abilities_of(folder: Path) -> Abilities | None:
         at_once = bool(config.get("bidirectional_decoder"))
         can = () if at_once else ("chat", "complete") if _has_template(folder) else ("complete",)
     else:
-        can = {"encoder": ("embed",), "reward": ()}.get(kind, ("predict",))  # type: ignore[assignment]
+        can = ("embed",) if kind == "encoder" else ("predict",)
     return Abilities(kind, can)
 
 

@@ -37,9 +37,10 @@ class FormField(_Part):
     name: Name
     """The column of a task, or the name of a setting."""
     label: Label
-    control: Literal["text", "line", "words", "lines", "number", "ways", "dialogue", "pick"] = "text"
-    """`words` are the words of a text as a list, `lines` one text a line, `ways` several of `choices`, `dialogue` what
-    was said before, `pick` what buttons of the answer choose."""
+    control: Literal["text", "line", "words", "lines", "texts", "number", "ways", "dialogue", "pick"] = "text"
+    """`words` are the words of a text as a list, `lines` one text a line, `texts` from `low` to `high` texts, each in a
+    box of its own, `ways` several of `choices`, `dialogue` what was said before, `pick` what buttons of the answer
+    choose."""
     hint: Label = ""
     needed: bool = True
     value: Label = ""

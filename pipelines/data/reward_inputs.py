@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.model_abilities import REWARD
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
 from pipelines.data.encoding import CHUNK, Columns
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-FILE = "reward.json"
+FILE = REWARD
 """Beside the weights of a reward model: how it reads, and what its scores are like."""
 
 
@@ -73,6 +74,8 @@ def settings_in(folder: Path | str) -> RewardSettings | None:
     """What the file beside a reward model says; None where there is none, as beside models from elsewhere. Raises
     ModelError."""
     path = Path(folder) / FILE
+    if not Path(folder).is_dir():
+        path = _on_the_hub(str(folder)) or path
     if not path.is_file():
         return None
     try:
@@ -82,6 +85,23 @@ def settings_in(folder: Path | str) -> RewardSettings | None:
         raise ModelError(
             f"'{path}' is not what a reward stage writes ({error}); train the reward model again, or remove the file"
         ) from error
+
+
+def _on_the_hub(name: str) -> Path | None:
+    """The file of a repository on the Hub; None where there is none, or no such repository, or no way to it."""
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(
+            name,
+            FILE,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):
+        return None
+    return None if found is None else Path(found)
 
 
 def encode_scored(

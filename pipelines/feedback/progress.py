@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.files import write_text
+from pipelines.core.files import lines_of, write_text
 
 Row = dict[str, Any]
 """One line of a file that the stage leaves or keeps."""
@@ -35,7 +35,7 @@ class FeedbackProgress:
         place = self.folder / f"checkpoint-{number}"
         if not (place / MARKER).is_file():
             return None
-        return [json.loads(line) for line in (place / ROWS).read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in lines_of((place / ROWS).read_text(encoding="utf-8"))]
 
     def save(self, number: int, rows: Sequence[Row]) -> None:
         """Keep a part; it is on the disk when this returns."""

@@ -1,7 +1,7 @@
 """Heads: the class that each kind is opened with, the head that a model was trained with, and the one that writes.
 
 A kind of task names the head that answers it (`head_kind`); this table says which class of transformers that is, and
-what the head is to readers of a model card. A head that gives a text one number has no Auto class: `RewardHead`.
+what the head is to readers of a model card.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ HEAD_CLASSES: dict[HeadKind, HeadClass] = {
     "multiple_choice": HeadClass(
         "AutoModelForMultipleChoice", "multiple-choice", "a model that chooses the best of several options"
     ),
+    "reward": HeadClass(
+        "AutoModelForSequenceClassification", "text-classification", "a reward model, which gives an answer one number"
+    ),
 }
 """By kind of head: everything that a stage can train and transformers can open."""
 
@@ -83,7 +86,7 @@ def head_settings(head: Head) -> dict[str, Any]:
     if head.kind == "token_classification":
         return names
     if head.kind == "reward":
-        return {"num_labels": 1}
+        return {"num_labels": 1, "problem_type": "regression"}
     if head.kind != "sequence_classification":
         return {}
     if not head.labels:
@@ -91,19 +94,13 @@ def head_settings(head: Head) -> dict[str, Any]:
     return {**names, "problem_type": "single_label_classification"}
 
 
-WHERE = ("revision", "trust_remote_code", "code_revision")
-"""What Auto classes are told about where a checkpoint and its code lie."""
-
-
 class RewardHead:
-    """Stands where transformers has an Auto class, which it has not for rewards: TRL and others use the same
-    classifier."""
+    """Opens a head of one number as the class that TRL and others use for rewards: the classifier. Finery's own family
+    had a class for it, whose weights have another name."""
 
     @staticmethod
     def from_config(config: PreTrainedConfig, **keywords: Any) -> PreTrainedModel:
         """A model with random weights."""
-        if config.model_type == "finery":
-            return _ours()._from_config(config, **_plain(keywords))
         from transformers import AutoModelForSequenceClassification
 
         return AutoModelForSequenceClassification.from_config(config, **keywords)
@@ -113,22 +110,14 @@ class RewardHead:
         """The model in a folder or on the Hub."""
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
-        where = {key: keywords[key] for key in WHERE if key in keywords}
-        config = AutoConfig.from_pretrained(source, **where)
-        if config.model_type == "finery":
-            return _ours().from_pretrained(source, **_plain(keywords))
+        config = AutoConfig.from_pretrained(source, **{key: keywords[key] for key in WHERE if key in keywords})
+        if getattr(config, "architectures", None) == ["FineryForReward"]:
+            keywords |= {"key_mapping": {r"^score\.": "classifier."}, **head_settings(Head("reward"))}
         return AutoModelForSequenceClassification.from_pretrained(source, **keywords)
 
 
-def _plain(keywords: dict[str, Any]) -> dict[str, Any]:
-    """What the class itself takes: whose code it is was decided already."""
-    return {key: value for key, value in keywords.items() if key not in WHERE[1:]}
-
-
-def _ours() -> type[PreTrainedModel]:
-    from pipelines.architectures.modeling_finery_classification import FineryForReward
-
-    return FineryForReward
+WHERE = ("revision", "trust_remote_code", "code_revision")
+"""What Auto classes are told about where a checkpoint and its code lie."""
 
 
 def saved_head(folder: Path) -> Head | None:

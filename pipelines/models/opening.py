@@ -116,7 +116,9 @@ def open_folder(
 
     source = str(source)
     if (Path(source) / "adapter_config.json").is_file():
-        return _open_adapter(Path(source), head, seed, merge, trained_head, start)
+        adapted = _open_adapter(Path(source), head, seed, merge, trained_head, start)
+        adapted.finery_folder = source
+        return adapted
     kind = auto_class(head)
     _refuse_unreadable(source)
     words = {} if trained_head else head_settings(head)  # a trained head keeps the class names it was trained with
@@ -164,6 +166,7 @@ def open_folder(
     model.finery_new_modules = fresh
     if pooled.moves:
         model = pooling.moved(model, head)
+    model.finery_folder = source  # where what is told of it lies, beside its weights
     if pooled.changes:  # it lies in no folder as it is: an adapter must be given its base
         model.name_or_path = ""
     return model
@@ -187,6 +190,13 @@ def _open_adapter(
         place = str(beside or settings["base_model_name_or_path"])
         revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
         base = open_folder(place, own, seed, revision=revision, start=start)
+        modules = {name.rpartition(".")[2] for name, _ in base.named_modules()}
+        lost = [name for name in settings.get("modules_to_save") or () if name.rpartition(".")[2] not in modules]
+        if lost:  # PEFT would leave what was trained of them out without a word
+            raise ModelError(
+                f"the adapter in '{folder}' was trained with {', '.join(lost)}, which {type(base).__name__} has not; "
+                "train it again"
+            )
         model = virtual_tokens.opener(settings["peft_type"]).from_pretrained(base, str(folder))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         sentence = " ".join(str(error).split())

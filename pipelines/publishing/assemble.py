@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
+from pipelines.core.model_abilities import REWARD
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import foreign_code
 
@@ -27,6 +28,8 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BASE = "base"
 CHAT_TEMPLATE = "chat_template.jinja"
 """Where transformers keeps a tokenizer's chat template."""
+BESIDE = (CHAT_TEMPLATE, REWARD)
+"""What a stage leaves beside weights and tokenizer: what the model was taught to answer to, and how it scores."""
 BAKED_FILE = "modeling_with_adapter.py"
 KEY = "finery_adapter"
 """Where the model's config keeps the adapter's."""
@@ -108,8 +111,9 @@ def assemble(
     else:
         _save(model, folder)
     context.open_tokenizer(stage_id).save_pretrained(str(folder))
-    if (trained / CHAT_TEMPLATE).is_file():  # what the model was taught to answer to
-        shutil.copyfile(trained / CHAT_TEMPLATE, folder / CHAT_TEMPLATE)
+    for name in BESIDE:
+        if (trained / name).is_file():
+            shutil.copyfile(trained / name, folder / name)
     return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
 
 

@@ -16,8 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Head
+from pipelines.core.model_abilities import REWARD
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import TASKS
 from pipelines.core.results import BenchmarkScores
@@ -53,11 +54,15 @@ def card(
     """README.md of the publication in `folder`. `trained` holds the metrics of each stage that led to the model,
     `manifest` its `data` and `footprint`; `curves_show` says what the picture of the curves shows, where there is one.
     """
+    from pipelines.data.reward_inputs import settings_in  # numpy, which checks of recipes do without
+    from pipelines.tasks.preference.scores import meaning
+
     adapter = (folder / "adapter_config.json").is_file()
     config = json.loads(((folder / "base" if adapter else folder) / "config.json").read_text(encoding="utf-8"))
     own_code = bool(config.get("auto_map"))
     use = HEAD_CLASSES[head.kind]
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
+    scored = settings_in(folder)
     return _template().render(
         metadata=metadata(
             recipe,
@@ -78,7 +83,15 @@ def card(
         baked=bool(config.get("finery_adapter")),
         fetch=fetch(destination),
         load=load(use.auto_class, destination, folder, adapter, own_code),
-        use=lines_of_use(head, recipe, stage, config, (folder / "chat_template.jinja").is_file()),
+        use=lines_of_use(
+            head,
+            recipe,
+            stage,
+            config,
+            (folder / "chat_template.jinja").is_file(),
+            None if scored is None else scored.reading,
+        ),
+        meaning=[] if scored is None else meaning(read_json(folder / REWARD)),
         labels=head.labels,
         scores=list(rows_of(scores, baselines)),
         baselines=[name.replace("_", " ") for name in baselines],

@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Any
 
     from torch import Tensor
     from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+    JSONObject = Mapping[str, Any]
 
 BATCH = 32
 LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits", "start_logits", "end_logits")
@@ -211,6 +214,7 @@ def answer(
     choices: int | None = None,
     spans: list[list[int]] | None = None,
     stride: int = 0,
+    tokens: list[JSONObject] | None = None,
 ) -> Tensor:
     """Logits in fp32 on the CPU, a row for each text; for token heads, the rows of all tokens but padding, in order.
 
@@ -218,10 +222,13 @@ def answer(
     what it would write after each of their tokens. A model with several outputs answers with one column of all
     numbers. Asked about `words`, a row for each word that has a token of its own; with `choices`, texts and pairs are
     that many for each question, and a row is a question; with `spans` (window, first token, last token), a row is the
-    two logits of a span in the windows of a pair, which share `stride` tokens.
+    two logits of a span in the windows of a pair, which share `stride` tokens; with `tokens`, the texts as the model is
+    given them, by the names of its inputs, `choices` of them are a row.
     """
     import torch
 
+    if tokens is not None:
+        return of_tokens(model, tokenizer, tokens, choices or 1)
     limit = max_length if max_length is not None else min(tokenizer.model_max_length, 512)
     if words is not None:
         return of_words(model, tokenizer, words, limit)
@@ -285,6 +292,36 @@ def of_options(
             outputs = model(**{name: value.reshape(len(chosen), choices, -1) for name, value in batch.items()})
         rows.append(outputs["logits"].float().cpu())
     return torch.cat(rows)
+
+
+def of_tokens(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: list[JSONObject], together: int
+) -> Tensor:
+    """(texts / together, together): the one logit of each text, which is told by its tokens and filled up behind
+    them."""
+    import torch
+
+    filling = next(
+        each
+        for each in (model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        if each is not None
+    )
+    rows = []
+    for start in range(0, len(tokens), BATCH):
+        part = tokens[start : start + BATCH]
+        longest = max(len(each["input_ids"]) for each in part)
+        batch = {
+            name: torch.tensor(
+                [each[name] + [filling if name == "input_ids" else 0] * (longest - len(each[name])) for each in part]
+            )
+            for name in part[0]
+        }
+        batch["attention_mask"] = torch.tensor(
+            [[1] * len(each["input_ids"]) + [0] * (longest - len(each["input_ids"])) for each in part]
+        )
+        with torch.no_grad():
+            rows.append(model(**batch)["logits"].float().cpu().reshape(-1))
+    return torch.cat(rows).reshape(-1, together)
 
 
 def of_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, words: list[list[str]], limit: int) -> Tensor:

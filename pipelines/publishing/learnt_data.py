@@ -28,15 +28,16 @@ Named = tuple[str, str | None, str | None, str]
 
 
 def data_of(recipe: Recipe, stages: Sequence[Stage], benchmarks: Iterable[str]) -> list[JSONObject]:
-    """`{path, name, role, stages, license, stated_by}` of every data set that `stages` read, and of the checkpoint
-    that the recipe begins with. `benchmarks` are the names of what was scored."""
+    """`{path, name, role, on_the_hub, stages, license, stated_by}` of every data set that `stages` read, and of the
+    checkpoint that the recipe begins with. `benchmarks` are the names of what was scored."""
     found: dict[tuple[str, str | None], JSONObject] = {}
 
     def add(named: Named, stage: str) -> None:
         path, name, stated, by = named
         if (path, name) not in found:
             licence = Licence(stated, by) if stated else licence_of(path)
-            found[path, name] = {"path": path, "name": name, "role": "data", "stages": [], **_plain(licence)}
+            about = {"path": path, "name": name, "role": "data", "on_the_hub": _is_hub_id(path)}
+            found[path, name] = {**about, "stages": [], **_plain(licence)}
         if stage not in found[path, name]["stages"]:
             found[path, name]["stages"].append(stage)
 
@@ -98,10 +99,14 @@ def _of_task(task: Any) -> Iterator[Named]:
                     yield path, task.get("name"), task.get("license"), by
 
 
+def _is_hub_id(path: str) -> bool:
+    """Whether a path of a checked recipe, where files are absolute, names a data set of the Hub."""
+    return bool(hub.NAME.match(path)) and "/" in path and not path.startswith(PREFIX)
+
+
 def on_the_hub(data: Sequence[JSONObject]) -> list[str]:
-    """Those of the data sets that are named as on the Hub, for a card's metadata."""
-    paths = [str(each["path"]) for each in data if each["role"] == "data"]
-    return [path for path in paths if hub.NAME.match(path) and "/" in path and not path.startswith(PREFIX)]
+    """The ids of those data sets that lie on the Hub, for a card's metadata: a file's path may look like one."""
+    return [str(each["path"]) for each in data if each.get("on_the_hub")]
 
 
 def rows(data: Sequence[JSONObject]) -> list[JSONObject]:

@@ -141,19 +141,6 @@ class Publish(Stage):
                 allowed = ", ".join(stage.id for stage in recipe.stages[:position] if stage.trains)
                 yield ("from",), f"'{source}' is no stage that trains a model. Allowed: {allowed}"
             return
-        if trained.scores:
-            others = ", ".join(stage.id for stage in recipe.stages[:position] if stage.trains and not stage.scores)
-            use = (
-                f"use its folder as a reward's checkpoint, or publish another model: {others}"
-                if others
-                else "use its folder as a reward's checkpoint"
-            )
-            yield (
-                ("from",),
-                f"'{source}' is a reward model, and no Auto class of transformers opens those, so it is not "
-                f"published; {use}",
-            )
-            return
         yield from self._unfit_for(trained)
         scored = scored_before(recipe, position)
         for requirement in self._requirements():

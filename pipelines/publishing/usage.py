@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
+
+if TYPE_CHECKING:
+    from pipelines.data.reward_inputs import RewardInputFormat
 
 PAIR_CLASSES = {
     "next_sentence": "  # the second text follows the first, or it does not",
@@ -55,9 +58,18 @@ def fetch(destination: Destination) -> str:
     return f"import fsspec\n\nfsspec.url_to_fs({place})[0].get({place}, {folder}, recursive=True)"
 
 
-def lines_of_use(head: Head, recipe: Recipe, stage: Stage, config: JSONObject, answers: bool = False) -> str:
-    """Lines that run behind those of `load`, and show what the model is for."""
+def lines_of_use(
+    head: Head,
+    recipe: Recipe,
+    stage: Stage,
+    config: JSONObject,
+    answers: bool = False,
+    reading: RewardInputFormat | None = None,
+) -> str:
+    """Lines that run behind those of `load`, and show what the model is for. `reading` is how a reward model reads."""
     taught = _objective(recipe, stage)
+    if reading is not None:
+        return _compare(reading)
     if head.kind == "causal_lm":
         return _answer(_new_tokens(config)) if answers else _continue(recipe, taught, config)
     if head.kind == "seq2seq_lm":
@@ -99,6 +111,32 @@ def lines_of_use(head: Head, recipe: Recipe, stage: Stage, config: JSONObject, a
         "logits = model.eval()(**inputs).logits\n"
         f"print({shown})"
     )
+
+
+def _compare(reading: RewardInputFormat) -> str:
+    """Python that scores two answers to one prompt, read as in training where nothing has to be cut."""
+    lines = ['prompt, answers = "How long do I boil an egg?", ["Seven minutes.", "Eggs are eggs."]', "scores = []"]
+    given = "prompt, answer"
+    if reading.reads == "text":
+        given = "text, add_special_tokens=False"
+        lines += ["end = tokenizer.eos_token or tokenizer.sep_token  # only an answer that is complete is scored"]
+    if reading.reads == "text" and not reading.templated:
+        lines += ['begin = tokenizer.bos_token if tokenizer("").input_ids == [tokenizer.bos_token_id] else ""']
+    lines += ["for answer in answers:"]
+    if reading.reads == "text" and reading.templated:
+        lines += [
+            '    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]',
+            "    text = tokenizer.apply_chat_template(messages, tokenize=False).rstrip()",
+            '    text += "" if text.endswith(end) else end',
+        ]
+    elif reading.reads == "text":
+        lines += ["    text = begin + prompt + answer + end"]
+    lines += [
+        f'    inputs = tokenizer({given}, return_tensors="pt")',
+        "    scores.append(model.eval()(**inputs).logits.item())",
+        "print(scores)  # the answer with the larger one is preferred",
+    ]
+    return "\n".join(lines)
 
 
 def _answer(new_tokens: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,8 @@ SENTENCES = (
     "Why?",
 )
 """What is computed when no rows were predicted."""
+SPOKEN = re.compile(r"(system|user|assistant|tool): ")
+"""How the words of a prompt of several messages begin."""
 FIXED = "fixed sentences"
 MOST_TOKENS = 512
 """Tokens of a fixed sentence at most: fewer where the model has fewer positions."""
@@ -86,6 +89,11 @@ class ProofInputs:
     """(window, first token, last token) of the answer that the evaluation found in each pair: two logits a row."""
     stride: int = 0
     """Tokens that the windows of a pair share."""
+    reading: JSONObject | None = None
+    """How prompts (`texts`) and answers (`pairs`) are read by a model that scores them: a score an answer, `choices`
+    answers a row."""
+    tokens: list[JSONObject] | None = None
+    """Those texts as the model is given them."""
 
     @property
     def rows(self) -> int:
@@ -103,12 +111,26 @@ class ProofInputs:
             targets=self.targets and self.targets[:rows],
             words=self.words and self.words[:rows],
             spans=self.spans and self.spans[:rows],
+            tokens=self.tokens and self.tokens[:texts],
         )
+
+    def encoded(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> ProofInputs:
+        """The same with its tokens, where it is told how the texts are read."""
+        if self.reading is None:
+            return self
+        from pipelines.data.completions import stops_of
+        from pipelines.data.reward_inputs import RewardInputFormat, encode_scored
+
+        reading = RewardInputFormat(**self.reading)
+        dialogues = reading.dialogues(self.texts, self.pairs or [])
+        columns = encode_scored(tokenizer, dialogues, reading, stops_of(model))
+        return replace(self, tokens=[columns[place] for place in range(len(columns))])
 
     def asked(self) -> JSONObject:
         """What the model is asked, as plain data."""
         plain = {"texts": self.texts, "pairs": self.pairs, "max_length": self.max_length, "targets": self.targets}
-        others = {"words": self.words, "choices": self.choices, "spans": self.spans, "stride": self.stride}
+        others: dict[str, Any] = {"words": self.words, "choices": self.choices, "spans": self.spans}
+        others |= {"stride": self.stride, "tokens": self.tokens}
         return plain | {name: value for name, value in others.items() if value}
 
 
@@ -220,6 +242,17 @@ def _decided(part: JSONObject, about: JSONObject, precision: str) -> ProofInputs
         answers = np.asarray(ends, dtype=np.float32).reshape(-1, 2)
         stride = about.get("spans", {}).get("doc_stride", 0)
         return ProofInputs(texts, contexts, logits=answers, spans=spans, stride=stride, **settings)
+    if _filled(part, "chosen"):
+        # a prompt of several messages is told in words that are not what the model read
+        whole = [at for at, text in enumerate(part["text"]) if not SPOKEN.match(text)]
+        return ProofInputs(
+            [part["text"][at] for at in whole for _ in range(2)],
+            [part[side][at] for at in whole for side in ("chosen", "rejected")],
+            logits=np.asarray([part["logits"][at] for at in whole], dtype=np.float32).reshape(len(whole), 2),
+            choices=2,
+            reading=about["reading"],
+            **settings,
+        )
     pairs = None if all(pair is None for pair in part["text_pair"]) else [pair or "" for pair in part["text_pair"]]
     logits = np.asarray(part["logits"], dtype=np.float32).reshape(len(part["text"]), -1)
     return ProofInputs(part["text"], pairs, logits=logits, **settings)
@@ -373,9 +406,10 @@ def prove(
     proof = Proof(of=there_are)
     tokenizer = context.open_tokenizer(stage_id)
     model = context.open_model(head, stage_id=stage_id, merge=not adapter, trained_head=True)
-    if not groups:
+    groups = {name: group.encoded(model, tokenizer) for name, group in groups.items() if group.texts}
+    if not groups or any(group.tokens for group in groups.values()):  # the tokenizer is looked at too
         choices = 1 if head.kind == "multiple_choice" else None
-        groups = {FIXED: ProofInputs(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)}
+        groups[FIXED] = ProofInputs(list(SENTENCES), None, _usable_length(model, tokenizer), choices=choices)
     context.events.emit("progress", what="loading the checkpoint in a clean process")
     clean = clean_answers(folder, groups, auto_class, adapter, code)
     compare(groups, clean, proof)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.events import read_events
-from pipelines.core.files import JSONObject, read_json, write_json
+from pipelines.core.files import JSONObject, lines_of, read_json, write_json
 from pipelines.core.recipe import Recipe
 from pipelines.core.results import (
     EVALUATIONS,
@@ -302,6 +302,6 @@ def _warnings_and_failure(events: Iterable[Event], started: str) -> tuple[list[s
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in lines_of(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
         return []

@@ -292,6 +292,7 @@ class RecipeRun:
         record = {
             "id": stage_id,
             "fingerprint": fingerprint,
+            **({} if stage is None else {"stage": stage.stage}),
             "identity": dict(identity),
             "inputs": inputs,
             "data": dict(content),

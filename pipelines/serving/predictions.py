@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
 from pipelines.commands.trained_models import Opener, TrainedModel, find
-from pipelines.core.errors import CommandError, ModelError
+from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.presentation import Form, PageAnswer, field_of
 from pipelines.models.checkpoint import config_of
 from pipelines.tasks.evaluation import evaluation_of
@@ -76,10 +76,17 @@ class Predictor:
         self.kind: str = task.kind
         self.known = self._model.subject is not None
         """Whether the model says what it was trained on, and so what its columns are called."""
-        self.columns: tuple[str, ...] = tuple(task.columns)
+        self._ways = evaluation_of(task.kind).ways(task)
+        """The columns of an input, in each way in which one can be written."""
+        self.columns: tuple[str, ...] = tuple(self._ways[0])
 
     def warm(self) -> None:
         """Open the model with a first question, so that the next ones do not wait."""
+        if len(self._ways) > 1:
+            self.predict(
+                [dict(zip(self.columns, next(iter(evaluation_of(self.kind).examples(self._task))), strict=True))]
+            )
+            return
         word: Any = ["a"] if self.kind == "token_classification" else "a"
         options = {name: ["a", "b"] if name == self.columns[-1] else word for name in self.columns}
         try:
@@ -126,7 +133,7 @@ class Predictor:
         answers.sort(key=lambda each: int(each["index"]))
         if [each["index"] for each in answers] != list(range(len(rows))):
             raise CommandError(f"{len(answers)} of {len(rows)} inputs could be read; leave out those that are empty")
-        read = ("text", PAIR, "id", *self.columns)
+        read = ("text", PAIR, "id", *(name for way in self._ways for name in way))
         return [{key: value for key, value in each.items() if key not in read} for each in answers], warnings
 
     def _ask(
@@ -138,6 +145,8 @@ class Predictor:
     ) -> tuple[Result, list[str]]:
         """(what `read` makes of the predictions for these rows and their task, warnings). Raises FineryError."""
         texts = self._texts(rows)
+        if len(self._ways) > 1 and len({frozenset(row) for row in rows}) > 1:
+            raise CommandError("some inputs have other keys than others; ask for them apart")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows.jsonl"
             path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
@@ -151,7 +160,10 @@ class Predictor:
             )
             warnings: list[str] = []
             task = own_task(self._model, request)
-            return read(ask(self._model, task, OWN, request, warnings, self._opener), task), warnings
+            try:
+                return read(ask(self._model, task, OWN, request, warnings, self._opener), task), warnings
+            except DataError as error:
+                raise DataError(str(error).replace(str(path), "the list of inputs")) from None
 
     @property
     def _may_be_paired(self) -> bool:
@@ -161,9 +173,10 @@ class Predictor:
     def _row(self, number: int, given: object) -> Mapping[str, object]:
         if isinstance(given, Mapping):
             pairs = {*self.columns, PAIR} if self._may_be_paired else set()
-            if missing := [name for name in self.columns if name not in given]:
+            columns = next((way for way in self._ways if set(way) <= set(given)), self.columns)
+            if missing := [name for name in columns if name not in given]:
                 raise CommandError(f"input {number} has no '{missing[0]}'; {self._needed()}")
-            if unknown := [name for name in given if name not in pairs | set(self.columns)]:
+            if unknown := [name for name in given if name not in pairs | set(columns)]:
                 raise CommandError(f"input {number} has an unknown key '{unknown[0]}'; {self._needed()}")
             return given
         words = isinstance(given, list) and all(isinstance(word, str) for word in given)
@@ -172,7 +185,8 @@ class Predictor:
         return {self.columns[0]: given}
 
     def _needed(self) -> str:
-        keys = "an object with " + " and ".join(f"'{name}'" for name in self.columns)
+        ways = (" and ".join(f"'{name}'" for name in way) for way in self._ways)
+        keys = f"an object with {', or with '.join(ways)}"
         if len(self.columns) != 1:
             return keys
         return f"{'a list of words' if self.kind == 'token_classification' else 'a text'}, or {keys}"

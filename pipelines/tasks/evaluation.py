@@ -186,6 +186,14 @@ class TaskEvaluation:
         """Rows to start from, each with a value for every field of the form."""
         return ()
 
+    def ways(self, task: LabelledTask) -> Sequence[tuple[str, ...]]:
+        """The columns of an input, in each way in which one can be written."""
+        return (tuple(task.columns),)
+
+    def without_gold(self, task: LabelledTask) -> LabelledTask:
+        """The task whose rows are inputs alone, as those of a user's own file."""
+        return task
+
     def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
         """A sentence where rows have more tokens than the `length` that is read of them."""
         texts = list(rows.texts)

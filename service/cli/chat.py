@@ -1,7 +1,9 @@
 """`finery chat`: each line on standard input is a message, and its answer appears word by word.
 
-A child process holds the model and is asked in JSON lines. On a terminal a prompt stands before each message; on a
-pipe only the answers are written, a line each. Ctrl-D ends it, Ctrl-C too.
+A child process holds the model and is asked in JSON lines. On a terminal a prompt stands before each message. Where
+standard output is no terminal only the answers are written, a line each: a line break in an answer is written as a
+backslash and an `n`, a backslash as two (`printf '%b'` reads it back), and a message without an answer has an empty
+line. Ctrl-D ends it, Ctrl-C too.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
 from service.cli.child import PIPELINES, SPEAKER
 from service.cli.generate import printable
+from service.cli.standard_input import read_line
 
 ASKS = "> "
 
@@ -47,8 +51,11 @@ def chat(options: ChatOptions, as_json: bool) -> int:
             asked = sys.stdin.isatty() and sys.stderr.isatty()
             if asked:
                 print(_greeting(ready), file=sys.stderr)
-            while (message := _message(asked)) is not None:
-                if message.strip() and not _answered(child, message, as_json):
+            shown = printable if sys.stdout.isatty() else one_line
+            for number in count(1):
+                if (message := _message(asked, number)) is None:
+                    break
+                if message.strip() and not _answered(child, message, as_json, shown):
                     return _broken(child, as_json)
             assert child.stdin is not None
             child.stdin.close()
@@ -57,6 +64,14 @@ def chat(options: ChatOptions, as_json: bool) -> int:
             child.terminate()
             print(file=sys.stderr)
             return EXIT_STOPPED
+        except CommandError:
+            child.terminate()
+            raise
+
+
+def one_line(text: str) -> str:
+    """A part of an answer for a pipe: nothing in it ends a line."""
+    return printable(text).replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _greeting(ready: Mapping[str, Any]) -> str:
@@ -67,12 +82,11 @@ def _greeting(ready: Mapping[str, Any]) -> str:
     return "The model writes one text for each line. Ctrl-D ends it."
 
 
-def _message(asked: bool) -> str | None:
-    """The next line, None at the end."""
+def _message(asked: bool, number: int) -> str | None:
+    """The line of that number, None at the end. Raises CommandError for what is no UTF-8 text."""
     if asked:
         print(ASKS, end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
-    return line.rstrip("\n") if line else None
+    return read_line(number)
 
 
 def _heard(child: subprocess.Popen[str]) -> dict[str, Any] | None:
@@ -85,8 +99,8 @@ def _heard(child: subprocess.Popen[str]) -> dict[str, Any] | None:
     return told
 
 
-def _answered(child: subprocess.Popen[str], message: str, as_json: bool) -> bool:
-    """Ask, and write the answer as it comes; whether it came to its end."""
+def _answered(child: subprocess.Popen[str], message: str, as_json: bool, shown: Callable[[str], str]) -> bool:
+    """Ask, and write the answer as it comes, `shown` part by part; whether it came to its end."""
     assert child.stdin is not None
     child.stdin.write(json.dumps({"message": message}) + "\n")
     child.stdin.flush()
@@ -95,11 +109,14 @@ def _answered(child: subprocess.Popen[str], message: str, as_json: bool) -> bool
         if "piece" in told:
             pieces.append(told["piece"])
             if not as_json:
-                print(printable(told["piece"]), end="", flush=True)
+                print(shown(told["piece"]), end="", flush=True)
         elif "error" in told:
-            print(json.dumps({"message": message, "error": told["error"]})) if as_json else print(
-                told["error"], file=sys.stderr
-            )
+            if as_json:
+                print(json.dumps({"message": message, "error": told["error"]}), flush=True)
+                return True
+            print(told["error"], file=sys.stderr)
+            if not sys.stdout.isatty():  # answers are told apart by their lines
+                print(flush=True)
             return True
         else:
             answer = {"message": message, "answer": "".join(pieces), **told["end"]}

@@ -213,12 +213,15 @@ def ask_and_show(
 ) -> int:
     """Show the answer, or print it as one JSON object, or say why there is none. Returns the exit code."""
     answer = ask(verb, request, doing, as_json)
-    if answer.code != EXIT_DONE:
-        return refuse(answer, as_json)
+    return refuse(answer, as_json) if answer.code != EXIT_DONE else show_or_print(answer.data, as_json, show)
+
+
+def show_or_print(data: dict[str, Any], as_json: bool, show: Callable[[dict[str, object]], None]) -> int:
+    """Show what a child answered, or print it as one JSON object. Returns the exit code."""
     if as_json:
-        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **answer.data}, ensure_ascii=False))
+        print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **data}, ensure_ascii=False))
     else:
-        show(answer.data)
+        show(data)
     return EXIT_DONE
 
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import EXIT_DONE, CommandError
-from service.cli.child import ask, ask_and_show, refuse
+from pipelines.core.files import lines_of
+from service.cli.child import ask, ask_and_show, refuse, show_or_print
+from service.cli.standard_input import read_all
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,6 +92,8 @@ def show(data: Mapping[str, Any], console: Console) -> None:
 
 LINE = "text"
 """The column that lines of plain text become."""
+STANDARD_INPUT = "standard input"
+"""What mistakes in its rows are said to be in."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class PredictOptions:
     limit: int | None
     max_length: int | None
     batch_size: int
+    plain: bool = False
+    """Whether the rows are lines of plain text in one column."""
 
 
 def predict(options: PredictOptions, as_json: bool) -> int:
@@ -120,41 +126,42 @@ def predict_from_input(options: PredictOptions, as_json: bool) -> int:
     """Predict the rows on standard input; without `--out`, write them to standard output. Returns the exit code."""
     if options.data is not None or options.split is not None:
         raise CommandError("- reads standard input; leave --data and --split out")
-    text = sys.stdin.read()
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
+    lines = lines_of(read_all())
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
         raise CommandError("standard input is empty; give one text a line, or JSONL with the columns of the task")
     columns = options.text
+    plain = not is_jsonl(first)
     with tempfile.TemporaryDirectory(prefix="predict-") as place:
         rows, out = Path(place) / "input.jsonl", Path(options.out or Path(place) / "output.jsonl")
-        if not is_jsonl(lines):
+        if plain:
             if len(columns) > 1:
                 raise CommandError("--text names columns of JSONL, and standard input holds one text a line")
             columns = columns or [LINE]
-            lines = [json.dumps({columns[0]: line}, ensure_ascii=False) for line in lines]
-        rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        asked = replace(options, data=str(rows), text=columns, out=str(out))
-        if options.out:
-            return predict(asked, as_json)
-        answer = ask("predict", asdict(asked), "Reading the model, then predicting …", True)
+            lines = [json.dumps({columns[0]: line}, ensure_ascii=False) for line in lines if line.strip()]
+        rows.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+        asked = replace(options, data=str(rows), text=columns, out=str(out), plain=plain)
+        answer = ask("predict", asdict(asked), "Reading the model, then predicting …", as_json or not options.out)
         if answer.code != EXIT_DONE:
-            return refuse(answer, as_json)
+            return refuse(replace(answer, error=answer.error.replace(str(rows), STANDARD_INPUT)), as_json)
+        if options.out:
+            return show_or_print(answer.data, as_json, show_predictions)
         written = out.read_text(encoding="utf-8")
     for warning in answer.data["warnings"]:
         print(warning, file=sys.stderr)
     if as_json:
         told = {key: value for key, value in answer.data.items() if key != "file"}
-        predictions = [json.loads(line) for line in written.splitlines()]
+        predictions = [json.loads(line) for line in lines_of(written)]
         print(json.dumps({"status": "done", "exit_code": EXIT_DONE, **told, "predictions": predictions}))
     else:
         sys.stdout.write(written)
     return EXIT_DONE
 
 
-def is_jsonl(lines: Sequence[str]) -> bool:
+def is_jsonl(first: str) -> bool:
     """Whether the lines are objects, by the first of them."""
     try:
-        return isinstance(json.loads(lines[0]), dict)
+        return isinstance(json.loads(first), dict)
     except ValueError:
         return False
 

@@ -47,6 +47,8 @@ PREFIX = "v."
 MOST_TURNS = 200
 LONGEST = 200_000
 """Characters of what is filled in, all together."""
+MOST_TEXTS = 20
+"""Boxes of one field of several texts."""
 SHORT = 40
 """Letters of an example's name."""
 TONES = 7
@@ -185,6 +187,8 @@ def _value(field: FormField, texts: Sequence[str]) -> str | list[str]:
         return last.split()
     if field.control == "lines":
         return [line.strip() for line in last.split("\n") if line.strip()]
+    if field.control == "texts":
+        return [text for text in texts if text.strip()][: boxes(field)]
     if field.control == "ways":
         return list(texts)
     if field.control == "dialogue":
@@ -197,8 +201,16 @@ def sent(form: Form, values: Filled) -> Filled:
     for field in form.fields:
         if field.needed and not "".join(values[field.name]).strip():
             raise Problem(400, f"'{field.label}' is empty; write something there.", "empty_input", param=field.name)
+        if field.control == "texts" and len(values[field.name]) < (field.low or 0):
+            least = f"{field.low:g}"
+            raise Problem(400, f"'{field.label}' needs at least {least} texts.", "too_few", param=field.name)
     optional = {field.name for field in form.fields if not field.needed}
     return {name: value for name, value in values.items() if value or name not in optional}
+
+
+def boxes(field: FormField) -> int:
+    """How many texts a field of several has room for."""
+    return min(MOST_TEXTS, max(1, int(field.high or 1)))
 
 
 def shown_in(field: FormField, values: Mapping[str, str | Sequence[str]]) -> str:
@@ -361,6 +373,7 @@ def _context(request: Request, visitor: Visitor, model: PublishedModel, state: S
         "values": {},
         "prefix": PREFIX,
         "shown_in": shown_in,
+        "boxes": boxes,
         "beginning": beginning,
     }
 

@@ -167,7 +167,8 @@ def test_people_fill_in_a_form_and_see_an_answer(predicted: tuple[LabelledTask, 
     assert [each.name for each in fields][: len(task.columns)] == list(task.columns)
     for example in evaluation.examples(task):
         assert len(example) == len(fields)
-        assert [isinstance(value, list) for value in example] == [each.control in ("words", "lines") for each in fields]
+        lists = [each.control in ("words", "lines", "texts") for each in fields]
+        assert [isinstance(value, list) for value in example] == lists
     parts = predictions.shown(task, 1)
     assert PageAnswer.model_validate(plain(PageAnswer(parts=parts))).parts == parts
     form = Form(name="predict", title="?", button="Ask", fields=fields or (field_of("text"),))

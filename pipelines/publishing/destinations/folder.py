@@ -78,7 +78,8 @@ class Folder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(incoming, ignore_errors=True)  # left by a publication that was killed
-            shutil.copytree(folder, incoming)
+            # not with the modes of the files: safetensors makes its own readable by their owner alone
+            shutil.copytree(folder, incoming, copy_function=shutil.copyfile)
             changed = self._changed(incoming, publication["checksums"])
             if changed:
                 raise PublishError(f"'{changed[0]}' did not arrive unchanged in '{incoming.parent}'; check that disk")

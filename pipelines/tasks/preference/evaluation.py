@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +12,9 @@ from numpy.typing import NDArray
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Score, Task
 from pipelines.core.model_types import looks_back_only
-from pipelines.core.presentation import Part, bars
+from pipelines.core.presentation import FormField, Part, bars
 from pipelines.core.registry import BASELINES
+from pipelines.data.completions import stops_of
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import (
@@ -24,15 +23,25 @@ from pipelines.tasks.evaluation import (
     Predictions,
     TaskEvaluation,
 )
-from pipelines.tasks.predictions import LogitPredictions
+from pipelines.tasks.predictions import LogitPredictions, SplitPredictions
 from pipelines.tasks.preference import scores as pair_scores
+from pipelines.tasks.preference.candidates import (
+    EXAMPLES,
+    FORM,
+    WAYS,
+    CandidatePredictions,
+    CandidateRows,
+    CandidateTask,
+)
+from pipelines.tasks.preference.task import PreferenceTask
 from pipelines.tasks.scored_examples import ScoredExamples, scored_decisions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from pipelines.data.reward_inputs import RewardInputFormat
+    from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat
+    from pipelines.tasks.base import LabelledTask
 
 
 @dataclass(frozen=True)
@@ -139,12 +148,17 @@ class PreferenceEvaluation(TaskEvaluation):
         name, tokenizer = request.choice.name, request.tokenizer
         reading = reading_of(request)
         task: Any = request.task
-        if getattr(request.choice.subject, "skip_bad_rows", False):
-            task = replace(task, skip_bad_rows=True)
-        predicted, histograms, paired, skipped = [], {}, {}, {}
-        for suffix, split in task.evaluation_splits.items():
-            rows = task.rows(split, request.stage.max_eval_samples)
+        if isinstance(task, PreferenceTask) and getattr(request.choice.subject, "skip_bad_rows", False):
+            request = replace(request, task=replace(task, skip_bad_rows=True))
+        predicted: list[SplitPredictions] = []
+        histograms, paired, skipped, templated = {}, {}, {}, False
+        for suffix, split, given in request.splits():
+            rows: Any = given
             rows = rows.in_turns() if reading.templated else rows
+            if isinstance(rows, CandidateRows):
+                predicted.append(_judged(request, split, rows, reading))
+                continue
+            templated = any(each.templated for each in rows.chosen)
             examples, answer = prepared(request.model, tokenizer, rows, reading)
             scores = _stacked(answers(request.model, examples.lengths.tolist(), answer, **request.running(split)))
             predicted.append(PairPredictions(name, split, suffix, rows, scores))
@@ -154,6 +168,7 @@ class PreferenceEvaluation(TaskEvaluation):
                 skipped[split] = {number + 1: why for number, why in rows.skipped.items()}
         details = {
             "reads": reading.reads,
+            "reading": asdict(replace(reading, templated=templated)),
             "histogram": histograms,
             **({"paired": paired} if any(paired.values()) else {}),
             **({"skipped_rows": skipped} if skipped else {}),
@@ -164,15 +179,37 @@ class PreferenceEvaluation(TaskEvaluation):
 
         return score_pairs(task)
 
+    def form(self, task: LabelledTask) -> tuple[FormField, ...]:
+        return FORM
+
+    def examples(self, task: LabelledTask) -> Sequence[Sequence[str | list[str]]]:
+        return EXAMPLES
+
+    def ways(self, task: LabelledTask) -> Sequence[tuple[str, ...]]:
+        return WAYS
+
+    def without_gold(self, task: LabelledTask) -> LabelledTask:
+        return CandidateTask.of(task)
+
+    def unread(self, tokenizer: Any, rows: Any, length: int) -> str | None:
+        count = getattr(rows, "truncated", 0)
+        if not count:
+            return None
+        answers = sum(map(len, rows.answers))
+        return (
+            f"{count:,} of {answers:,} answers are longer with their prompt than what the model reads: the beginning "
+            "of the prompt or the end of the answer was not read."
+        )
+
 
 def reading_of(request: EvaluationRequest) -> RewardInputFormat:
     """How the model reads a prompt and an answer: as it was trained, else as its family does."""
     from pipelines.data.reward_inputs import RewardInputFormat, settings_in
 
-    folders = request.context.stage_folders
-    checkpoint = request.context.recipe.model.checkpoint
-    folder = folders[request.choice.model] / "model" if request.choice.model in folders else Path(checkpoint or "")
-    settings = settings_in(folder)
+    folders, model = request.context.stage_folders, request.choice.model
+    opened = getattr(request.model, "finery_folder", None) or request.context.recipe.model.checkpoint
+    folder = folders[model] / "model" if model in folders else opened
+    settings = None if folder is None else settings_in(folder)
     if settings is not None:
         return (
             settings.reading
@@ -186,32 +223,64 @@ def prepared(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Any, reading: RewardInputFormat
 ) -> tuple[Any, Any]:
     """(the pairs, what `answers` asks of them: both scores of each)."""
-    from pipelines.data.reward_inputs import RewardCollator
     from pipelines.tasks.preference.training import ScoredPairsCollator, encode_scored_pairs
 
+    together = ScoredPairsCollator(_collator(model, tokenizer))
+    examples = encode_scored_pairs(tokenizer, rows, reading, stops_of(model), with_margins=False, keep_all=True)
+
+    def scores(places: list[int], device: Any) -> Any:
+        """(pairs, 2): the chosen answers' scores first."""
+        batch = together([examples[at] for at in places])
+        return _scores(model, batch, 2 * len(places), device).reshape(2, -1).T
+
+    return examples, scores
+
+
+def _judged(
+    request: EvaluationRequest, split: str, rows: CandidateRows, reading: RewardInputFormat
+) -> CandidatePredictions:
+    """The score of every answer."""
+    from pipelines.data.reward_inputs import encoded
+    from pipelines.models.predict import answers
+
+    together = _collator(request.model, request.tokenizer)
+    flat = [each for row in rows.answers for each in row]
+    if reading.reads == "text" and not reading.templated and not request.tokenizer.chat_template:
+        flat = reading.dialogues([each.prompt for each in flat], [each.completion for each in flat])
+    examples, cut = encoded(request.tokenizer, flat, reading, stops_of(request.model))
+
+    def scores(places: list[int], device: Any) -> Any:
+        return _scores(request.model, together([examples[at] for at in places]), len(places), device)
+
+    found = iter(answers(request.model, examples.lengths.tolist(), scores, **request.running(split)))
+    by_row = [np.asarray([next(found) for _ in row], dtype=np.float32) for row in rows.answers]
+    rows = replace(rows, truncated=int(cut.sum()))
+    return CandidatePredictions(request.choice.name, split, "", rows, by_row)
+
+
+def _collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardCollator:
+    """What joins single texts to batches, which the model then finds the ends of."""
+    from pipelines.data.reward_inputs import RewardCollator
+
+    together = RewardCollator.of(tokenizer)
     if getattr(model.config, "pad_token_id", None) is None:
-        model.config.pad_token_id = RewardCollator.of(tokenizer).pad_id
-    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    stops = () if own is None else tuple(own) if isinstance(own, list | tuple) else (int(own),)
-    examples = encode_scored_pairs(tokenizer, rows, reading, stops, with_margins=False, keep_all=True)
-    return examples, partial(_scores, model, examples, ScoredPairsCollator(RewardCollator.of(tokenizer)))
+        model.config.pad_token_id = together.pad_id
+    return together
 
 
-def _scores(model: PreTrainedModel, examples: Any, together: Any, places: list[int], device: Any) -> Any:
-    """(pairs, 2): the chosen answers' scores first. Raises ModelError for a model that gives no single number."""
+def _scores(model: PreTrainedModel, batch: Mapping[str, Any], count: int, device: Any) -> Any:
+    """(answers,): a score each. Raises ModelError for a model that gives no single number."""
     from pipelines.models.read_places import text_alone
 
-    batch = together([examples[at] for at in places])
     inputs = {name: value.to(device) for name, value in batch.items() if name not in ("labels", "margin")}
     with text_alone(model, inputs):
         logits = model(**inputs).logits
-    if tuple(logits.shape) != (2 * len(places), 1):
+    if tuple(logits.shape) != (count, 1):
         raise ModelError(
-            f"the model gives outputs of shape {tuple(logits.shape)} for {2 * len(places)} answers, where a "
-            "reward model gives one number "
-            "each; evaluate one that a reward stage has trained"
+            f"the model gives outputs of shape {tuple(logits.shape)} for {count} answers, where a reward model gives "
+            "one number each; evaluate one that a reward stage has trained"
         )
-    return logits.float().reshape(2, -1).T.cpu().numpy()
+    return logits.float().reshape(-1).cpu().numpy()
 
 
 def _stacked(scores: list[Any]) -> Any:

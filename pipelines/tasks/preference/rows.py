@@ -107,7 +107,7 @@ def _explicit(cells: Mapping[str, object]) -> ComparedAnswers:
     prompt, chosen, rejected = cells.get("prompt"), cells.get("chosen"), cells.get("rejected")
     if isinstance(chosen, list) and isinstance(rejected, list) and _includes_prompt(prompt, chosen, rejected):
         return _implicit(cells)
-    pair = [_answered(cells, prompt, answer, column) for column, answer in (("chosen", chosen), ("rejected", rejected))]
+    pair = [answered(cells, prompt, answer, column) for column, answer in (("chosen", chosen), ("rejected", rejected))]
     return _compared(pair[0], pair[1], cells)
 
 
@@ -173,14 +173,14 @@ def _openai(cells: Mapping[str, object]) -> ComparedAnswers:
     cell = cells.get("input")
     prompt = messages_of("input.messages", cell.get("messages") if isinstance(cell, Mapping) else cell)
     chosen, rejected = (
-        _answered(cells, prompt, messages_of(column, cells.get(column)), column)
+        answered(cells, prompt, messages_of(column, cells.get(column)), column)
         for column in ("preferred_output", "non_preferred_output")
     )
     return _compared(chosen, rejected, cells)
 
 
 def _labelled(cells: Mapping[str, object]) -> LabelledAnswer:
-    dialogue = _answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
+    dialogue = answered(cells, cells.get("prompt"), cells.get("completion"), "completion")
     label = cells.get("label")
     good = (
         label
@@ -189,11 +189,11 @@ def _labelled(cells: Mapping[str, object]) -> LabelledAnswer:
     )
     if good is None:
         raise Unreadable(f"has the label {str(label)[:40]!r}, must be true (a good answer) or false (a bad one)")
-    _refuse_empty(dialogue, "completion")
+    refuse_empty(dialogue, "completion")
     return LabelledAnswer(dialogue, good)
 
 
-def _answered(cells: Mapping[str, object], prompt: object, answer: object, column: str) -> Dialogue:
+def answered(cells: Mapping[str, object], prompt: object, answer: object, column: str) -> Dialogue:
     """A prompt and one answer, each a text or a list of messages. Two texts are joined as they are, without a
     template."""
     if isinstance(prompt, list) or isinstance(answer, list):
@@ -226,8 +226,8 @@ def _opened(cells: Mapping[str, object], messages: Sequence[Mapping[str, object]
 
 
 def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object]) -> ComparedAnswers:
-    _refuse_empty(chosen, "chosen")
-    _refuse_empty(rejected, "rejected")
+    refuse_empty(chosen, "chosen")
+    refuse_empty(rejected, "rejected")
     if chosen.completion == rejected.completion:
         raise Unreadable("has the same text as chosen and as rejected")
     chosen, rejected = (
@@ -237,7 +237,8 @@ def _compared(chosen: Dialogue, rejected: Dialogue, cells: Mapping[str, object])
     return ComparedAnswers(chosen, rejected, _margin(cells), _probability(cells))
 
 
-def _refuse_empty(dialogue: Dialogue, column: str) -> None:
+def refuse_empty(dialogue: Dialogue, column: str) -> None:
+    """Raise Unreadable where the prompt or the answer says nothing."""
     if not dialogue.completion.strip():
         raise Unreadable(f"has an empty answer in the column '{column}'")
     if not any(str(each["content"]).strip() for each in dialogue.messages[:-1]):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.core.files import JSONObject
+
 BINS = 20
 """Bars of a histogram."""
 
@@ -46,6 +48,37 @@ def histogram(scores: object, bins: int = BINS) -> dict[str, list[float]]:
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
     counts = [np.histogram(values[:, side], edges)[0].tolist() for side in (0, 1)]
     return {"edges": edges.tolist(), "chosen": counts[0], "rejected": counts[1]}
+
+
+def meaning(settings: JSONObject) -> list[str]:
+    """What a reader should know of the number that a reward model gives, as its `reward.json` tells it."""
+    reading = settings["reading"]
+    prompt = (
+        "" if reading.get("max_prompt_length") is None else f", at most {reading['max_prompt_length']} in the prompt"
+    )
+    told = [
+        "The number is a score without a scale of its own. Only differences between answers to the same prompt mean "
+        "something: the model takes answer a to be preferred to answer b with the probability 1 / (1 + exp(b - a)) of "
+        f"their scores (Bradley and Terry 1952). It reads {reading['max_length']} tokens of a prompt and its "
+        f"answer{prompt}; `reward.json` says how. `accuracy` is the pairwise accuracy: the share of pairs whose "
+        "preferred answer has the higher score, of which a coin gets half. As the reward of a policy the number is "
+        "trusted only near the answers that it was trained on: a policy that is trained long enough finds answers that "
+        "score high and are not good."
+    ]
+    for name, what in (
+        ("held_out", "pairs that were set aside in training"),
+        ("train", "pairs that it was trained on"),
+    ):
+        if figures := settings.get(name):
+            told.append(
+                f"On {figures['pairs']:,} {what}: accuracy {figures['accuracy']:.4f}, expected calibration error "
+                f"{figures['calibration_error']:.3f} in 15 bins."
+            )
+    told.append(
+        f"Scores of training answers have the mean {settings['mean']:.4g} and the standard deviation "
+        f"{settings['std']:.4g}."
+    )
+    return told
 
 
 def _differences(scores: object) -> NDArray[np.float64]:

@@ -110,11 +110,11 @@ def test_the_seed_decides_the_samples_and_nothing_else_does(kind: str) -> None:
 
 
 def test_a_prompt_has_the_same_samples_wherever_it_stands_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("the dog\n\nthe cat\n")
+    (tmp_path / "prompts.txt").write_text("the dog\u2028\n\nthe cat\r\n", newline="")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "the cat"}\n')
     both = answer({"model": str(writers.folder("gpt2")), "prompts": str(tmp_path / "prompts.txt"), **SHORT})
     alone = answer({"model": str(writers.folder("gpt2")), "prompts": str(tmp_path / "prompts.jsonl"), **SHORT})
-    assert [each["prompt"] for each in both["prompts"]] == ["the dog", "the cat"]
+    assert [each["prompt"] for each in both["prompts"]] == ["the dog\u2028", "the cat"]
     assert without_speed(both["prompts"][1:]) == without_speed(alone["prompts"])
 
 

@@ -152,6 +152,28 @@ def test_what_cannot_be_predicted_is_one_sentence(request_, error, sentence):
         answer(OPTIONS | request_)
 
 
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("published", "an input of this model is sentence1 and sentence2; give JSONL, such as {"),
+        (f"{RUN}/stages/02-span", "an input of this model is question and context; give JSONL, such as {"),
+    ],
+)
+def test_lines_of_plain_text_are_refused_where_an_input_has_several_columns(tmp_path, model, sentence):
+    (tmp_path / "lines.jsonl").write_text('{"text": "a cat"}\n')
+    with pytest.raises(CommandError) as raised:
+        answer({**OPTIONS, "model": model, "data": str(tmp_path / "lines.jsonl"), "text": ["text"], "plain": True})
+    assert str(raised.value).startswith(f"standard input holds one text a line, but {sentence}")
+
+
+def test_a_length_that_the_model_does_not_have_is_warned_of(tmp_path):
+    (tmp_path / "own.csv").write_text("text\na film\n")
+    asked = {"model": f"{RUN}/stages/05-mine", "data": str(tmp_path / "own.csv"), "out": str(tmp_path / "o.csv")}
+    told = answer({**asked, "max_length": 100_000})
+    assert [each for each in told["warnings"] if "max_length is 100,000, but the model reads " in each]
+    assert not [each for each in answer({**asked, "max_length": 8})["warnings"] if "max_length" in each]
+
+
 def test_a_model_without_such_a_head_is_one_sentence(tmp_path):
     tiny.build("bert", tiny.MASKED).save_pretrained(tmp_path / "model")
     tiny.tokenizer().save_pretrained(tmp_path / "model")

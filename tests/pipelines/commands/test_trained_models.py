@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +90,17 @@ def test_several_names_get_ids_of_their_own():
 def test_names_without_a_model_are_one_sentence(name, sentence):
     with inside(finished().root), pytest.raises(CommandError, match=sentence):
         find(name)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_what_a_stage_of_another_kind_left_is_found_whether_or_not_its_record_names_the_kind(tmp_path, older):
+    model = tmp_path / "01-reward" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text('{"model_type": "finery"}')
+    pairs = {"kind": "preference", "train": "builtin/python-docs", "name": "preferences"}
+    identity = {"task": pairs, "arguments": {"center_rewards_coefficient": 0.01}}
+    record = {"id": "reward", "identity": identity, **({} if older else {"stage": "reward"})}
+    (model.parent / "stage.json").write_text(json.dumps(record))
+    (found,) = find(str(model))
+    assert (found.id, found.subject is None) == (("model", True) if older else ("reward", False))
+    assert Path(found.checkpoint.source) == model

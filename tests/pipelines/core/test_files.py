@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipelines.core.files import whole_file, write_json
+from pipelines.core.files import lines_of, whole_file, write_json
 
 
 def test_a_file_is_there_only_when_it_is_whole(tmp_path):
@@ -39,3 +39,9 @@ def test_nan_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"f1": float("nan")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_of_rows_end_at_line_feeds_alone():
+    assert lines_of("a\u2028b\x0b\x0c\x85\r\n\nc\r") == ["a\u2028b\x0b\x0c\x85", "", "c"]
+    assert lines_of("a\n") == ["a"]
+    assert lines_of("") == []

@@ -34,7 +34,7 @@ def folder(place: Path, **files: Any) -> Path:
         ("BertForTokenClassification", "token_classification", ("predict",)),
         ("BertForQuestionAnswering", "qa", ("predict",)),
         ("BertForMultipleChoice", "multiple_choice", ("predict",)),
-        ("FineryForReward", "reward", ()),
+        ("FineryForReward", "reward", ("predict",)),
     ],
 )
 def test_the_class_of_a_checkpoint_says_what_it_can(tmp_path: Path, name: str, kind: str, can: tuple[str, ...]) -> None:

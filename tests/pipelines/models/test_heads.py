@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
+from pipelines.architectures import FineryForReward
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import heads, opening
@@ -100,8 +102,8 @@ HEAD = Head("reward")
 @pytest.mark.parametrize(
     ("model_type", "shape", "name"),
     [
-        ("finery", {"family": "encoder"}, "FineryForReward"),
-        ("finery", {"family": "decoder"}, "FineryForReward"),
+        ("finery", {"family": "encoder"}, "FineryForSequenceClassification"),
+        ("finery", {"family": "decoder"}, "FineryForSequenceClassification"),
         ("bert", {}, "BertForSequenceClassification"),
         ("gpt2", {}, "GPT2ForSequenceClassification"),
     ],
@@ -122,6 +124,29 @@ def test_any_family_gets_a_head_of_one_output_and_keeps_it_on_the_disk(tmp_path,
 def test_a_language_model_gets_a_fresh_head_and_is_no_trained_reward_model(tmp_path):
     tiny.build("finery", Head("causal_lm"), family="decoder").save_pretrained(str(tmp_path))
     fresh = opening.open_folder(tmp_path, HEAD, 1)
-    assert fresh.finery_new_modules == ["score"]
+    assert fresh.finery_new_modules == ["classifier"]
     with pytest.raises(ModelError, match="has no trained reward head for 1 outputs"):
         opening.open_folder(tmp_path, HEAD, 1, trained_head=True)
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_what_was_saved_as_a_reward_class_of_our_own_opens_with_the_same_scores(tmp_path, family):
+    config = tiny.build("finery", HEAD, family=family).config
+    torch.manual_seed(3)
+    before = FineryForReward(config).eval()
+    before.save_pretrained(str(tmp_path))
+    again = opening.open_folder(tmp_path, HEAD, 1, trained_head=True).eval()
+    assert type(again).__name__ == "FineryForSequenceClassification"
+    with torch.no_grad():
+        torch.testing.assert_close(before(**tiny.batch(3)).logits, again(**tiny.batch(3)).logits, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("model_type", "shape"), [("finery", {"family": "decoder"}), ("bert", {}), ("gpt2", {})])
+def test_the_auto_class_of_transformers_gives_the_scores_of_a_reward_model(tmp_path, model_type, shape):
+    model = tiny.build(model_type, HEAD, **shape).eval()
+    model.config.pad_token_id = tiny.tokenizer().pad_token_id
+    model.save_pretrained(str(tmp_path))
+    opened = AutoModelForSequenceClassification.from_pretrained(str(tmp_path)).eval()
+    assert (opened.config.num_labels, opened.config.problem_type) == (1, "regression")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**tiny.batch(3)).logits, opened(**tiny.batch(3)).logits, atol=1e-5, rtol=0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
@@ -440,3 +441,14 @@ def test_the_head_that_a_stage_wrote_down_is_read_back(tmp_path: Path) -> None:
     assert heads.saved_head(tmp_path) is None
     (tmp_path / "head.json").write_text('{"kind": "sequence_classification", "labels": ["a", "b"]}')
     assert heads.saved_head(tmp_path) == Head("sequence_classification", ("a", "b"))
+
+
+def test_an_adapter_with_a_module_that_its_base_has_not_is_refused(folder: Callable[..., Path], tmp_path: Path) -> None:
+    base = folder("bert", tiny.TWO)
+    model = opening.open_folder(base, tiny.TWO, 1)
+    tuned = get_peft_model(model, LoraConfig(target_modules=["query"], modules_to_save=["classifier"]))
+    tuned.save_pretrained(str(tmp_path / "tuned"))
+    config = tmp_path / "tuned" / "adapter_config.json"
+    config.write_text(config.read_text().replace('"classifier"', '"score"'))
+    with pytest.raises(ModelError, match="was trained with score, which BertForSequenceClassification has not"):
+        opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)

@@ -31,7 +31,9 @@ stages:
         ("rajpurkar/squad", "plain_text", ["evaluate"], "cc-by-sa-4.0"),
     ]
     assert [each["stated_by"] for each in found][:3] == ["Python", "the recipe", "Finery's file of the benchmark"]
-    assert on_the_hub(found) == ["ada/novels", "nyu-mll/glue", "rajpurkar/squad"]
+    published = [{**each, "path": each["path"].replace(f"{tmp_path}/", "r/")} for each in found]
+    assert published[3]["path"] == "r/train.csv"  # which looks like an id of the Hub
+    assert on_the_hub(published) == ["ada/novels", "nyu-mll/glue", "rajpurkar/squad"]
     assert rows(found)[2]["data"] == "`nyu-mll/glue` (mrpc)"
 
 

@@ -289,14 +289,11 @@ def test_nothing_trained_before_is_a_mistake():
     ]
 
 
-def test_a_reward_model_is_not_published():
+def test_a_reward_model_is_published_and_not_as_gguf():
     reward = "  - {stage: reward, from: model, datasets: [{path: builtin/python-docs, name: preferences}]}\n"
-    found = mistakes(MRPC + reward + "  - {stage: publish, to: x, from: reward}\n")
-    assert found == [
-        "stages.publish.from: 'reward' is a reward model, and no Auto class of transformers opens those, so it "
-        "is not published; "
-        "use its folder as a reward's checkpoint, or publish another model: mrpc"
-    ]
+    loads(HEAD + MRPC + reward + "  - {stage: publish, to: x, from: reward}\n")
+    found = mistakes(MRPC + reward + "  - {stage: publish, to: x, from: reward, export: [gguf]}\n")
+    assert any("leaves a model with the head reward; write onnx, int8 or int4" in each for each in found)
 
 
 def test_from_a_stage_that_trains_nothing_is_a_mistake():

@@ -92,7 +92,7 @@ def test_a_classifier_and_damaged_weights_are_refused(context: Callable[..., Any
     with pytest.raises(ModelError, match="has 3 outputs and is a classifier; write"):
         RewardModel.model_validate({"checkpoint": str(tmp_path)}).open(context(tiny.build("bert", tiny.THREE)))
     model = scored("encoder")
-    torch.nn.init.constant_(model.score.weight, float("nan"))
+    torch.nn.init.constant_(model.classifier.weight, float("nan"))
     with pytest.raises(ModelError, match="the score nan"):
         RewardModel.model_validate({"checkpoint": str(tmp_path)}).open(context(model))(["a"], ["b"])
 

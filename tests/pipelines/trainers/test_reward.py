@@ -137,7 +137,7 @@ def test_it_learns_which_answer_is_better_and_opens_again_with_its_head(folder, 
     assert steps[0]["margin"] < steps[-1]["margin"]
     assert {"loss", "accuracy", "mean_reward"} <= set(steps[0])
     again = opening.open_folder(given.folder / "model", HEAD, 0, trained_head=True)
-    assert torch.equal(again.score.weight, weights_of(given)["score.weight"])
+    assert torch.equal(again.classifier.weight, weights_of(given)["classifier.weight"])
 
 
 @pytest.mark.parametrize("model_type", ["finery", pytest.param("bert", marks=pytest.mark.long)])

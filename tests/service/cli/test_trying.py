@@ -71,7 +71,10 @@ def test_a_folder_is_tried_by_whoever_sits_at_the_machine_and_nothing_is_left(tm
     [
         ({}, "holds no model that can be tried"),
         ({"stages/01-x/stage.json": "{}"}, "is a run with several stages"),
-        ({"config.json": '{"architectures": ["FineryForReward"]}'}, "scores answers as a reward"),
+        (
+            {"config.json": '{"architectures": ["X2ForConditionalGeneration"], "bidirectional_decoder": true}'},
+            "writes one text from another in a way that no process here answers",
+        ),
         ({"config.json": "{"}, "holds no model that can be tried"),
     ],
 )

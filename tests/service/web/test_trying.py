@@ -20,10 +20,14 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from pipelines.core.presentation import AttentionHead, AttentionView, Form, FormField
+from service.api.problems import Problem
 from service.cli.trying import local_app
 from service.serving.processes import ModelProcesses
 from service.settings import read_settings
 from service.store.models import PublishedModel
+from service.web import trying as trying_page
+from service.web.rendering import partial
+from service.web.sessions import Visitor
 from service.web.trying import card_sections, same_answer, small_picture
 from tests import writers
 from tests.service.serving.published import TEMPLATE
@@ -161,6 +165,37 @@ def test_a_small_map_is_a_picture_only_where_its_size_is_right() -> None:
     assert list(image.convert("RGBA").getchannel("A").tobytes()) == [0, 128, 255]
     assert picture("AAAA")
     assert picture("AAAAAAAA") == picture("A") == picture("") == ""
+
+
+def test_a_field_of_several_texts_has_a_box_for_each_and_keeps_their_lines() -> None:
+    field = FormField(name="answers", label="Answers", control="texts", low=2, high=4)
+    assert trying_page._value(field, ["one\ntwo", " ", "three", "", "four", "five", "six"]) == [
+        "one\ntwo",
+        "three",
+        "four",
+        "five",
+    ]
+    form = Form(name="predict", title="?", button="Ask", fields=(field,))
+    assert trying_page.sent(form, {"answers": ["one", "two"]}) == {"answers": ["one", "two"]}
+    for few, sentence in (([], "'Answers' is empty"), (["one"], "'Answers' needs at least 2 texts")):
+        with pytest.raises(Problem, match=sentence):
+            trying_page.sent(form, {"answers": few})
+    visitor = Visitor(nonce="", csrf="0" * 64)
+    drawn = partial(
+        "parts/try_form.html.jinja",
+        form=form,
+        values={"predict": {"answers": ["<b>\none"]}},
+        answers={},
+        base="/x",
+        prefix=trying_page.PREFIX,
+        visitor=visitor,
+        shown_in=trying_page.shown_in,
+        boxes=trying_page.boxes,
+        beginning=trying_page.beginning,
+    )
+    assert drawn.count('name="v.answers"') == 4
+    assert drawn.count("required") == 2
+    assert "&lt;b&gt;\none</textarea>" in drawn
 
 
 def test_a_card_is_cut_at_its_headings_and_code_is_closed() -> None:

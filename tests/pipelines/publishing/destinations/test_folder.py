@@ -144,3 +144,14 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     told = make(tmp_path / "new", "new", "b" * 32)
     with pytest.raises(PublishError, match="cannot be written"):
         Folder(str(tmp_path / "file/below")).push(tmp_path / "new", told)
+
+
+def test_what_is_published_can_be_read_by_whom_the_umask_lets(tmp_path):
+    told = make(tmp_path / "new", "new", "c" * 32)
+    (tmp_path / "new/0.txt").chmod(0o600)  # as safetensors leaves weights
+    before = os.umask(0o027)
+    try:
+        Folder(str(tmp_path / "shelf/it")).push(tmp_path / "new", told)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "shelf/it").iterdir()} == {0o640}

@@ -107,6 +107,17 @@ def test_it_reads_as_it_was_trained(tmp_path: Path, evaluation_context: Callable
     ]
 
 
+def test_a_model_without_a_stage_is_read_as_the_folder_that_it_was_opened_from_says(
+    tmp_path: Path, evaluation_context: Callable[..., Any]
+) -> None:
+    (tmp_path / "model").mkdir()
+    RewardSettings(RewardInputFormat("text", 9, 3)).write(tmp_path / "model", {})
+    model = tiny.build("finery", HEAD, family="decoder").eval()
+    model.finery_folder = str(tmp_path / "model")
+    _, details, _ = asked(recipe(tmp_path), evaluation_context, model)
+    assert details["reading"] == {"reads": "text", "max_length": 9, "max_prompt_length": 3, "templated": False}
+
+
 def test_bad_rows_are_skipped_where_the_stage_that_trained_skipped_them(
     tmp_path: Path, evaluation_context: Callable[..., Any]
 ) -> None:
