@@ -1,11 +1,14 @@
 """The models that the project has published, each with its card, and the leaderboard of their scores.
 
-A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images from elsewhere. A
-leaderboard is the scores on one benchmark, best first.
+A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images but the PNG files beside
+it. A leaderboard is the scores on one benchmark, best first.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +18,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
-from service.attempts.folders import open_regular
+from service.attempts.folders import Unfit, open_regular, read_regular
 from service.store.errors import NotFound
 from service.web.access import Seen, new_router, service_of
 from service.web.registry import registry_view
@@ -23,7 +26,11 @@ from service.web.rendering import page
 
 LARGEST = 400_000
 """Characters of a card that are shown."""
+LARGEST_PICTURE = 1_000_000
+"""Bytes of a picture of a card that is shown."""
 LINKS = ("http://", "https://", "mailto:", "#")
+PICTURE = re.compile(r"[\w-][\w.-]{0,100}\.png")
+"""The name of a picture beside a card."""
 
 
 @lru_cache(maxsize=1)
@@ -45,9 +52,10 @@ def _parser() -> Any:
     return parser
 
 
-def rendered(text: str) -> Markup:
-    """Markdown as HTML: the YAML front matter left out, headings a level lower, tags shown as text."""
-    return Markup(_parser().render(without_front_matter(text[:LARGEST])))
+def rendered(text: str, folder: Path | None = None) -> Markup:
+    """Markdown as HTML: the YAML front matter left out, headings a level lower, tags shown as text, pictures of `folder`
+    drawn."""
+    return Markup(_parser().render(without_front_matter(text[:LARGEST]), {"folder": folder}))
 
 
 def without_front_matter(text: str) -> str:
@@ -69,7 +77,7 @@ def read_card(folder: Path) -> str | None:
 
 
 def _may_link(address: str) -> bool:
-    return address.strip().lower().startswith(LINKS)
+    return address.strip().lower().startswith(LINKS) or PICTURE.fullmatch(address) is not None
 
 
 def _one_level_lower(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
@@ -78,18 +86,33 @@ def _one_level_lower(self: Any, tokens: Any, place: int, options: Any, env: Any)
 
 
 def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
-    tokens[place].attrSet("href", tokens[place].attrGet("href") or "#")  # `[text]()` is not checked by the parser
+    address = tokens[place].attrGet("href") or "#"  # `[text]()` is not checked by the parser
+    tokens[place].attrSet("href", "#" if PICTURE.fullmatch(address) else address)
     tokens[place].attrSet("rel", "noopener noreferrer nofollow")
     return str(self.renderToken(tokens, place, options, env))
 
 
 def _picture(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
-    """A link in place of the picture: the page loads nothing from elsewhere."""
+    """A picture beside the card as part of the page, which loads nothing from elsewhere: a link in place of any other."""
     token = tokens[place]
+    source = str(token.attrs["src"])
+    if PICTURE.fullmatch(source):
+        drawn = _of_folder(env.get("folder"), source)
+        shown = escape(token.content)
+        return f'<img class="picture" src="{drawn}" alt="{shown}">' if drawn else f"picture: {shown}"
     return (
         f'<a href="{escape(token.attrs["src"])}" rel="noopener noreferrer nofollow">picture: '
         f"{escape(token.content or token.attrs['src'])}</a>"
     )
+
+
+def _of_folder(folder: Path | None, name: str) -> str:
+    """A PNG file of a model's folder as an address that holds it; empty where there is none that can be shown."""
+    content = b""
+    if folder is not None:
+        with suppress(OSError, Unfit):
+            content = read_regular(folder / name, folder, LARGEST_PICTURE)
+    return f"data:image/png;base64,{b64encode(content).decode()}" if content.startswith(b"\x89PNG\r\n") else ""
 
 
 def _aligned(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
@@ -143,7 +166,7 @@ def model(request: Request, visitor: Seen, model_id: str) -> Response:
     except NotFound:  # a model stays when its job is deleted
         job = None
     text = read_card(Path(model.path))
-    card = None if text is None else rendered(service.redactor.text(text))
+    card = None if text is None else rendered(service.redactor.text(text), Path(model.path))
     registry = registry_view(service, model)
     return page(request, "model.html.jinja", visitor, model=model, job=job, card=card, registry=registry, done="")
 

@@ -125,8 +125,9 @@ def unaskable(model: PublishedModel) -> str:
     return ""
 
 
-def card_sections(text: str) -> list[tuple[str, Any, bool]]:
-    """(heading, its text as HTML, whether it is open) of each part of a card; those with code are closed."""
+def card_sections(text: str, folder: Path | None = None) -> list[tuple[str, Any, bool]]:
+    """(heading, its text as HTML, whether it is open) of each part of a card; those with code are closed. Pictures are
+    those of `folder`."""
     parts: list[tuple[str, list[str]]] = [("", [])]
     fenced = False
     for line in without_front_matter(text).splitlines():
@@ -136,7 +137,7 @@ def card_sections(text: str) -> list[tuple[str, Any, bool]]:
         elif not (line.startswith("# ") and not fenced):
             parts[-1][1].append(line)
     return [
-        (heading, rendered(body), "```" not in body)
+        (heading, rendered(body, folder), "```" not in body)
         for heading, lines in parts
         if (body := "\n".join(lines).strip()) or heading
     ]
@@ -403,7 +404,7 @@ def _whole(
 ) -> Response:
     host = host_of(request)
     text = read_card(Path(model.path))
-    sections = [] if text is None else card_sections(host.redacted(text))
+    sections = [] if text is None else card_sections(host.redacted(text), Path(model.path))
     context = _context(request, visitor, model, state) | {"card": sections, "answers": {}, "problem": None} | more
     context.pop("visitor")
     return page(request, "try.html.jinja", visitor, status, **context)

@@ -1,3 +1,4 @@
+from base64 import b64encode
 from html.parser import HTMLParser
 
 from hypothesis import example, given
@@ -66,6 +67,7 @@ def seen(text):
 @example("<svg/onload=alert(1)>")
 @example("[a](vbscript:x) [b](//example.org) <http://example.org/onmouseover=alert(1)//>")
 @example("[a]()")
+@example("![a](a.png) [b](b.png)")
 def test_a_card_can_only_be_text(text):
     found = seen(text)
     assert found.tags <= TAGS
@@ -78,6 +80,22 @@ def test_a_picture_becomes_a_link_because_pages_load_nothing_from_elsewhere():
     assert "img" not in found.tags
     assert found.links == ["https://example.org/loss.png"]
     assert "picture: the loss" in rendered("![the loss](https://example.org/loss.png)")
+
+
+def test_a_picture_beside_the_card_is_drawn_and_nothing_else_of_the_disk(tmp_path):
+    png = b"\x89PNG\r\n\x1a\n and so on"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "curves.png").write_bytes(png)
+    (tmp_path / "secret.png").write_bytes(png)
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    (folder / "text.png").write_bytes(b"no picture")
+    (folder / "large.png").write_bytes(png + bytes(1_000_000))
+    drawn = str(rendered('![loss "from" 3](curves.png)', folder))
+    assert f'src="data:image/png;base64,{b64encode(png).decode()}" alt="loss &#34;from&#34; 3"' in drawn
+    for other in ("link.png", "text.png", "large.png", "none.png", "../secret.png", "/etc/a.png"):
+        assert "data:" not in str(rendered(f"![x]({other})", folder)), other
+    assert seen("[x](curves.png)").links == ["#"]
 
 
 def test_tags_are_shown_as_they_were_written():
