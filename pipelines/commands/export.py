@@ -1,7 +1,8 @@
 """`finery export`: writes a published model in another form, and says how far that form is from it.
 
 Each form is opened from its own files, asked the same texts as the published model, and scored once more on the data
-of the publication's evaluate stages where that is at hand. `export.json` and a card stand beside it.
+of the publication's evaluate stages where that is at hand; a language model also on a text that is given.
+`export.json` and a card stand beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+LONGEST_WINDOW = 1024
+"""Tokens of a held-out text that are read at once."""
+
+
 @dataclass(frozen=True)
 class ExportRequest:
     """What `finery export` was asked."""
@@ -34,6 +39,8 @@ class ExportRequest:
     to: str
     out: str
     data: str | None = None
+    text: str | None = None
+    """A file of held-out text that the model and the export are measured on."""
     trust_remote_code: bool = False
 
 
@@ -43,6 +50,7 @@ def answer(fields: JSONObject) -> JSONObject:
     if request.to not in EXPORTS:
         raise CommandError(f"--to {request.to}: {EXPORTS.unknown(request.to)}")
     folder, data = published(request.folder), folder_of_data(request.data)
+    text = None if request.text is None else held_out_text(request.text)
     out = Path(request.out).expanduser()
     if out.exists() and not (out / RECORD).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"'{request.out}' holds something else than an export; give a folder that is new")
@@ -59,7 +67,7 @@ def answer(fields: JSONObject) -> JSONObject:
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir(parents=True)
     try:
-        results = _write(request, folder, data, manifest, incoming)
+        results = _write(request, folder, data, text, manifest, incoming)
         shutil.rmtree(out, ignore_errors=True)
         incoming.rename(out)
     finally:
@@ -67,9 +75,13 @@ def answer(fields: JSONObject) -> JSONObject:
     return {"folder": str(folder), "out": str(out), **results}
 
 
-def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JSONObject, out: Path) -> JSONObject:
+def _write(
+    request: ExportRequest, folder: Path, data: Path | None, text: str | None, manifest: JSONObject, out: Path
+) -> JSONObject:
     about = manifest["model"]
     head = Head(about["head"], tuple(about["labels"]))
+    if text is not None and head.kind != "causal_lm":
+        raise CommandError("--text measures models that continue texts, and this one does not; leave it out")
     opener = Published(folder, str(about["stage"]), 0, request.trust_remote_code)
     original = Original(folder, head, opener.open_model(head, trained_head=True).eval(), opener.open_tokenizer())
     form: Any = EXPORTS.load(request.to)
@@ -81,9 +93,50 @@ def _write(request: ExportRequest, folder: Path, data: Path | None, manifest: JS
         notes = [f"its scores were not measured: {exported.unscored}"]
     else:
         scores, notes = rescored(folder, data, manifest, exported.model, opener)
+        if text is not None:
+            scores += on_text(str(request.text), text, original, exported.model)
     before = sum(path.stat().st_size for path in weights_of(folder))
     fingerprint = str(read_json(folder / MARKER)["fingerprint"])
     return finish(out, str(manifest["name"]), fingerprint, form.name, before, exported, agreement, scores, notes)
+
+
+def held_out_text(path: str) -> str:
+    """The text of a file. Raises CommandError."""
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--text {path} cannot be read as UTF-8: {error}") from None
+    if not text.strip():
+        raise CommandError(f"--text {path} is empty")
+    return text
+
+
+def on_text(name: str, text: str, original: Original, model: PreTrainedModel) -> list[JSONObject]:
+    """Bits per byte and perplexity of a text, by the model as published and by the export."""
+    from pipelines.core.interfaces import World
+    from pipelines.evaluation.language_modeling import MASK_SEED, HeldOutModel, measure
+    from pipelines.models.checkpoint import positions_of
+    from pipelines.models.predict import device
+    from pipelines.objectives.causal_lm import CausalLM
+
+    objective, tokenizer = CausalLM(), original.tokenizer
+    length = min(LONGEST_WINDOW, positions_of(original.model, tokenizer) or LONGEST_WINDOW)
+    collate = objective.collate(tokenizer, MASK_SEED)
+    before, after = (
+        measure(
+            HeldOutModel(each, tokenizer, objective, collate, length, length, 8, device(), World(), lambda one: [one]),
+            [text],
+            None,
+            Path(),  # documents in windows keep nothing between runs
+            "",
+            0,
+        ).metrics
+        for each in (original.model, model)
+    )
+    return [
+        {"benchmark": Path(name).name, "metric": metric, "published": before[metric], "exported": after[metric]}
+        for metric in ("bits_per_byte", "perplexity")
+    ]
 
 
 class ExportOpener(Published):

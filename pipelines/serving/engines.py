@@ -6,7 +6,8 @@ model is opened: the engine must write the tokens that `generate` writes. Where 
 `generate`, a batch at a time, and questions wait for the end of the batch before them; encoder-decoders always are.
 
 In both, a logits processor asks each text for its next token and leaves no other choice, so that settings are of one
-text, whatever is written beside it.
+text, whatever is written beside it. Neither tells logits within a prompt: where these are wanted, the plain model reads
+the prompt before its text is written.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProce
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
 from pipelines.data.completions import padding_token
+from pipelines.models.log_probabilities import distributions_of
 from pipelines.models.sampling import decoder_start, ends_of, filled
 from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.trying import twin
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -139,6 +142,23 @@ def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrained
         model.set_attn_implementation(attention)
 
 
+def tell_prompt(model: PreTrainedModel, sequence: WrittenSequence) -> None:
+    """Let a text begin with its prompt, where it is echoed. `model` is a decoder with an attention of its own."""
+    records: list[dict[str, Any]] = []
+    behind = sequence.prompt[1:]
+    if sequence.scores_prompt and behind and not sequence.cancelled:
+        ids = torch.tensor([sequence.prompt], device=model.device)
+        wanted = torch.ones_like(ids, dtype=torch.bool)
+        wanted[:, -1] = False
+        with torch.no_grad():
+            _, said = distributions_of(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, wanted)
+            for part, logits in said.in_chunks():
+                records += sequence.records(logits, behind[part])
+    if sequence.cancelled:
+        sequence.end("cancelled")
+    sequence.tell_prompt(records)
+
+
 def _on_end(call: Callable[[], None]) -> Callable[[dict[str, Any]], None]:
     return lambda update: call() if "reason" in update else None
 
@@ -191,6 +211,7 @@ class ContinuousEngine:
         """`end` is the token that ends every text for transformers: no text goes on behind it."""
         self.problem = ""
         self.end = end
+        self._plain = twin(model)  # before its attention reads pages
         self._broken, self._closed = broken, False
         self._sequences: dict[str, WrittenSequence] = {}
         self._count = 0
@@ -218,6 +239,12 @@ class ContinuousEngine:
 
     def submit(self, sequence: WrittenSequence) -> None:
         """See `Engine.submit`."""
+        try:
+            tell_prompt(self._plain, sequence)
+        except Exception:
+            sequence.end("error")
+        if sequence.reason is not None:
+            return
         with self._lock:
             self._count += 1
             name = str(self._count)
@@ -334,6 +361,11 @@ class BatchedEngine:
 
     def _write(self, batch: Sequence[WrittenSequence]) -> None:
         end, pad, start = self._tokens
+        for each in batch:
+            tell_prompt(self._model, each)
+        batch = [each for each in batch if each.reason is None]
+        if not batch:
+            return
         ids, real = filled([each.prompt for each in batch], pad, on_the_left=start is None)
         tokens: Mapping[str, Any] = {} if start is None else {"decoder_start_token_id": start}
         settings = GenerationConfig(

@@ -6,7 +6,7 @@ Log-probabilities are the model's own, at temperature 1 and before penalties.
 
 Text is told as soon as it is certain. The last tokens of the prompt are decoded with the first of the answer, because
 a token decoded alone loses the space before it; half of a character waits for its other half; and whatever may be the
-beginning of a stop string waits until it is none.
+beginning of a stop string waits until it is none. A prompt that is echoed is told first, as the beginning of the text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines.data.randomness import uniforms
@@ -40,6 +41,8 @@ class SamplingSettings:
     temperature: float = 1.0
     """0 takes the likeliest token."""
     top_p: float = 1.0
+    top_k: int = 0
+    """So many of the likeliest tokens are drawn from; 0 for all."""
     seed: int = 0
     stop: tuple[str, ...] = ()
     """Texts that end the answer and are no part of it."""
@@ -51,6 +54,52 @@ class SamplingSettings:
     frequency_penalty: float = 0.0
     """Subtracted from the logits of tokens that were written: once, and once for each time."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+class GrowingText:
+    """The text of tokens that come one by one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, before: Sequence[int]) -> None:
+        """`before` are the last of the tokens that stand before the text."""
+        self._decode = tokenizer.decode
+        self._ids = list(before)
+        self._before, self._known = 0, len(self._ids)
+
+    def add(self, token: int) -> str:
+        """The text that this token makes certain; empty within a character."""
+        self._ids.append(token)
+        before = self._decode(self._ids[self._before : self._known], skip_special_tokens=True)
+        whole = self._decode(self._ids[self._before :], skip_special_tokens=True)
+        if len(whole) <= len(before) or whole.endswith(HALF):
+            return ""
+        self._before, self._known = self._known, len(self._ids)
+        return str(whole[len(before) :])
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A prompt that is told before what is written behind it."""
+
+    text: str
+    offsets: tuple[int, ...]
+    """The character that each of its tokens begins at."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, given: str | Sequence[int], ids: Sequence[int]) -> Echo:
+        """Of a prompt as it was given, and its tokens. Tokens are decoded without the special ones."""
+        if isinstance(given, str):
+            for special in (True, False) if tokenizer.is_fast else ():
+                encoded = tokenizer(given, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+                if encoded["input_ids"] == list(ids):
+                    starts = (start for start, _ in encoded["offset_mapping"])
+                    return cls(given, tuple(accumulate(starts, max)))  # special tokens say 0 wherever they stand
+        growing, text, offsets = GrowingText(tokenizer, ()), "", []
+        for token in ids:
+            offsets.append(len(text))
+            text += growing.add(token)
+        if isinstance(given, str):
+            return cls(given, tuple(min(each, len(given)) for each in offsets))
+        return cls(text, tuple(offsets))
 
 
 class WrittenSequence:
@@ -67,25 +116,49 @@ class WrittenSequence:
         draw: int = 0,
         apart: bool = False,
         model: str = "",
+        echo: Echo | None = None,
     ) -> None:
         """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
         `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
         says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes
-        it, where several stand on one base."""
-        self.model, self.draw = model, draw
+        it, where several stand on one base. With an `echo` the engine calls `tell_prompt` first."""
+        self.model, self.draw, self.echo = model, draw, echo
         self.prompt = list(prompt)
         self.limit = limit
         self.tokens: list[int] = []
         self.reason: Reason | None = None
+        self.echoed = False
+        """Whether the prompt was told."""
         self.cancelled = False
         """Set from any thread; the text ends before its next token."""
         self._tokenizer, self.choice, self._ends, self._tell = tokenizer, choice, frozenset(ends), tell
         self._chances = uniforms(choice.seed, SERVING, [draw], limit)[0] if choice.temperature > 0 else None
-        self._ids: list[int] = [] if apart else self.prompt[-TAIL:]
-        self._before, self._known = 0, len(self._ids)
+        self._growing = GrowingText(tokenizer, [] if apart else self.prompt[-TAIL:])
+        self._characters = 0
+        """Of the text that is decoded, the prompt among it where it is echoed."""
         self._held = ""
         """Text that is not told yet."""
         self._records: list[dict[str, Any]] = []
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether `tell_prompt` needs log-probabilities."""
+        return self.echo is not None and self.choice.logprobs is not None
+
+    def tell_prompt(self, records: Sequence[dict[str, Any]] = ()) -> None:
+        """Tell the prompt that is echoed, once, before the first token is chosen; `records` are the log-probabilities of
+        its tokens but the first, which nothing comes before. Ends the text where nothing is to be written."""
+        if self.echo is None or self.reason is not None:
+            return
+        tokens: list[dict[str, Any]] = []
+        if self.scores_prompt:
+            first = {"token": self._tokenizer.decode([self.prompt[0]]), "logprob": None, "top": None}
+            places = zip((first, *records), self.echo.offsets, strict=True)
+            tokens = [{**record, "offset": offset} for record, offset in places]
+        self._characters, self.echoed = len(self.echo.text), True
+        self._tell({"text": self.echo.text, "tokens": tokens})
+        if self.limit == 0:
+            self.end("length")
 
     def choose(self, logits: Tensor) -> int | None:
         """The next token, from logits (vocab,); None when the text ends here. Tells what became certain."""
@@ -94,7 +167,7 @@ class WrittenSequence:
         if self.reason is not None:
             return None
         token = self._chosen(logits)
-        record = self._record(logits, token) if self.choice.logprobs is not None else None
+        record = self.records(logits[None], [token])[0] if self.choice.logprobs is not None else None
         return token if self.take(token, record) else None
 
     def take(self, token: int, record: dict[str, Any] | None) -> bool:
@@ -103,12 +176,14 @@ class WrittenSequence:
         if self.reason is not None:
             return False
         self.tokens.append(token)
+        if record is not None and (token not in self._ends or self.echo is not None):
+            self._records.append({**record, "offset": self._characters})
         if token in self._ends:
             self.end("stop")
             return False
-        if record is not None:
-            self._records.append(record)
-        self._held += self._decoded(token)
+        text = self._growing.add(token)
+        self._characters += len(text)
+        self._held += text
         stopped = self._cut()
         if stopped or len(self.tokens) >= self.limit:
             self.end("stop" if stopped else "length")
@@ -139,30 +214,28 @@ class WrittenSequence:
                 scores[token] -= choice.presence_penalty + choice.frequency_penalty * count
         if self._chances is None:
             return int(scores.argmax())
-        drawn = restricted(scores[None] / choice.temperature, choice.top_p, 0)
+        drawn = restricted(scores[None] / choice.temperature, choice.top_p, choice.top_k)
         chance = torch.tensor([self._chances[len(self.tokens)]], dtype=torch.float64, device=scores.device)
         return int(inverted(drawn, chance))
 
-    def _record(self, logits: Tensor, token: int) -> dict[str, Any]:
-        chances = logits.float().log_softmax(-1)
-        best = chances.topk(min(self.choice.logprobs or 0, len(chances)))
-        top = [
-            {"token": self._tokenizer.decode([other]), "logprob": max(value, -9999.0)}
-            for other, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
-        logprob = max(float(chances[token]), -9999.0)
-        return {"token": self._tokenizer.decode([token]), "logprob": logprob, "top": top}
-
-    def _decoded(self, token: int) -> str:
-        """The text that this token makes certain; empty within a character."""
-        self._ids.append(token)
+    def records(self, logits: Tensor, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """The log-probabilities of tokens, from the logits (tokens, vocab) of their places, and the likeliest there."""
         decode = self._tokenizer.decode
-        before = decode(self._ids[self._before : self._known], skip_special_tokens=True)
-        whole = decode(self._ids[self._before :], skip_special_tokens=True)
-        if len(whole) <= len(before) or whole.endswith(HALF):
-            return ""
-        self._before, self._known = self._known, len(self._ids)
-        return str(whole[len(before) :])
+        chances = logits.float().log_softmax(-1)
+        best = chances.topk(min(self.choice.logprobs or 0, chances.shape[-1]), dim=-1)
+        return [
+            {
+                "token": decode([token]),
+                "logprob": max(float(row[token]), -9999.0),
+                "top": [
+                    {"token": decode([other]), "logprob": max(value, -9999.0)}
+                    for other, value in zip(others, values, strict=True)
+                ],
+            }
+            for token, row, others, values in zip(
+                tokens, chances, best.indices.tolist(), best.values.tolist(), strict=True
+            )
+        ]
 
     def _cut(self) -> bool:
         """Whether a stop string was written; the text then ends before the first of them."""

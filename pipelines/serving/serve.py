@@ -26,7 +26,7 @@ from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
-from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -90,6 +90,8 @@ class Writer:
     """Tokens of the longest text; None for no bound."""
     rows: int
     """Tokens that the model knows."""
+    spare: int = 0
+    """Positions that the engine needs behind a prompt that nothing is written behind."""
 
     @classmethod
     def of(cls, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Writer:
@@ -113,10 +115,11 @@ class Writer:
         if max(ids) >= self.rows or min(ids) < 0:
             raise CommandError(f"a prompt has a token that the vocabulary of {self.rows} does not hold")
         if self.context is None:
-            return wanted or UNBOUNDED
+            return UNBOUNDED if wanted is None else wanted
         room = self.context - (1 if self.apart else len(ids))
         wanted = min(wanted, max(1, room)) if fit and wanted is not None else wanted
-        if room < 1 or len(ids) > self.context or (wanted is not None and wanted > room):
+        needed = self.spare if wanted == 0 else 1
+        if room < needed or len(ids) > self.context or (wanted is not None and wanted > room):
             asked = f"{len(ids)} in the messages or the prompt" + (f", {wanted} in the answer" if wanted else "")
             raise ContextTooLong(
                 f"This model's maximum context length is {self.context} tokens. However, you requested "
@@ -345,7 +348,7 @@ class ServedModel:
         end_ids = given if isinstance(given, list) else [given]
         ends = list(dict.fromkeys(each for each in (*end_ids, tokenizer.eos_token_id) if isinstance(each, int)))
         self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
-        self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size))}
+        self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size), spare=1)}
         self.about |= {"context": context, "engine": self._engine.name, "why": ""}
         self._answers |= {"complete": self._complete, "chat": self._chat}
         return True
@@ -409,10 +412,25 @@ class ServedModel:
             else [*each]
             for each in question["prompts"]
         ]
-        self._write(number, question, prompts, writer)
+        if not question.get("echo"):
+            self._write(number, question, prompts, writer)
+            return
+        if writer.apart:
+            raise CommandError(
+                "'echo' is for models that go on with their prompt; this one writes a text apart from it"
+            )
+        given = zip(question["prompts"], prompts, strict=True)
+        self._write(number, question, prompts, writer, [Echo.of(writer.tokenizer, each, ids) for each, ids in given])
 
-    def _write(self, number: int, question: Mapping[str, Any], prompts: list[list[int]], writer: Writer) -> None:
-        """Begin the texts of a question: `n` of each prompt."""
+    def _write(
+        self,
+        number: int,
+        question: Mapping[str, Any],
+        prompts: list[list[int]],
+        writer: Writer,
+        echoes: Sequence[Echo | None] = (),
+    ) -> None:
+        """Begin the texts of a question: `n` of each prompt, behind its echo where it has one."""
         choice = SamplingSettings(
             **{key: value for key, value in question["choice"].items() if key not in ("stop", "logit_bias")},
             stop=tuple(question["choice"].get("stop", ())),
@@ -435,8 +453,11 @@ class ServedModel:
                 draw,
                 writer.apart,
                 writer.name,
+                echo,
             )
-            for place, (ids, limit) in enumerate(zip(prompts, limits, strict=True))
+            for place, (ids, limit, echo) in enumerate(
+                zip(prompts, limits, echoes or [None] * len(prompts), strict=True)
+            )
             for draw in range(copies)
         ]
         self._begin(number, sequences)

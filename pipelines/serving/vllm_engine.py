@@ -60,17 +60,21 @@ def sampling(sequence: WrittenSequence, ends: Sequence[int]) -> dict[str, Any]:
         "top_p": choice.top_p if choice.temperature > 0 else 1.0,
         "presence_penalty": choice.presence_penalty,
         "frequency_penalty": choice.frequency_penalty,
-        "max_tokens": sequence.limit,
+        "max_tokens": max(1, sequence.limit),
         "stop_token_ids": list(ends),
         "ignore_eos": True,  # what ends a text stands in `ends`
         "detokenize": False,
     }
     if choice.temperature > 0:  # each text of a prompt by numbers of its own
         words["seed"] = (choice.seed * 1_000_003 + sequence.draw) % 2**63
+        if choice.top_k:
+            words["top_k"] = choice.top_k
     if choice.logit_bias:
         words["logit_bias"] = {int(token): float(bias) for token, bias in choice.logit_bias.items()}
     if choice.logprobs is not None:
         words["logprobs"] = choice.logprobs
+    if sequence.scores_prompt:
+        words["prompt_logprobs"] = choice.logprobs
     return words
 
 
@@ -155,6 +159,8 @@ class VllmEngine:
         sequence = self._open.get(output.request_id)
         if sequence is None:
             return
+        if sequence.echo is not None and not sequence.echoed:
+            sequence.tell_prompt(self._prompt_records(sequence, output.prompt_logprobs))
         written = output.outputs[0]
         seen = len(sequence.tokens)
         for place, token in enumerate(list(written.token_ids)[seen:], start=seen):
@@ -174,6 +180,13 @@ class VllmEngine:
             self._engine.abort_request(list(names))
         for name in names:
             self._open.pop(name).end("cancelled")
+
+    def _prompt_records(self, sequence: WrittenSequence, chances: Any) -> list[dict[str, Any]]:
+        """Those of the prompt's tokens but the first, for which vLLM has none."""
+        if not sequence.scores_prompt:
+            return []
+        places = zip(sequence.prompt[1:], list(chances or ())[1:], strict=True)
+        return [self._record(token, each, sequence.choice.logprobs or 0) for token, each in places]
 
     def _record(self, token: int, chances: Mapping[int, Any], most: int) -> dict[str, Any]:
         """Log-probabilities of a token as a text tells them."""

@@ -211,6 +211,7 @@ class Measurements:
         )
         self.registry.register(self)
         self.registry.register(WorkMetrics(service))
+        self.registry.register(service.served.metrics)
 
     def collect(self) -> Iterator[Metric]:
         """Jobs by state, hosts by state, GPUs held and free."""

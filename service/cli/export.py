@@ -18,6 +18,7 @@ class ExportOptions:
     to: str
     out: str
     data: str | None
+    text: str | None
     trust_remote_code: bool
 
 

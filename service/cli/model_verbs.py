@@ -454,6 +454,12 @@ def export(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder for the export.", show_default=False)],
     to: Annotated[str, typer.Option("--to", metavar="FORM", help="onnx, gguf, int8 or int4.", show_default=False)],
     data: DataFolder = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text", metavar="FILE", help="Held-out text: bits per byte before and after, of language models."
+        ),
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python of the folder, for models that open with it alone.")
     ] = False,
@@ -464,7 +470,8 @@ def export(
     from service.cli.export import export as write
 
     place = None if data is None else str(data)
-    raise typer.Exit(write(ExportOptions(folder, to, str(out), place, trust_remote_code), as_json))
+    held_out = None if text is None else str(text)
+    raise typer.Exit(write(ExportOptions(folder, to, str(out), place, held_out, trust_remote_code), as_json))
 
 
 @app.command()

@@ -133,13 +133,8 @@ class CompletionBuilder(ResponseBuilder):
 
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, identifier: str, model: str, fingerprint: str, logprobs: bool, texts: int) -> None:
-        super().__init__(identifier, model, fingerprint, logprobs, texts)
-        self._offsets = [0] * texts
-        """Characters of each text that tokens were told of."""
-
     def _whole(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": self._log_probabilities(index, tokens)}
+        return {"index": index, "text": text, "logprobs": self._log_probabilities(tokens)}
 
     def _piece(self, index: int, text: str, tokens: list[Mapping[str, Any]]) -> dict[str, Any]:
         return self._whole(index, text, tokens)
@@ -147,16 +142,17 @@ class CompletionBuilder(ResponseBuilder):
     def _last(self, index: int) -> dict[str, Any]:
         return {"index": index, "text": "", "logprobs": None}
 
-    def _log_probabilities(self, index: int, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def _log_probabilities(self, tokens: list[Mapping[str, Any]]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
-        offsets = []
-        for each in tokens:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(str(each["token"]))
         return {
             "tokens": [each["token"] for each in tokens],
             "token_logprobs": [each["logprob"] for each in tokens],
-            "top_logprobs": [{other["token"]: other["logprob"] for other in each["top"]} for each in tokens],
-            "text_offset": offsets,
+            "top_logprobs": [None if each["top"] is None else _by_text(each["top"]) for each in tokens],
+            "text_offset": [each["offset"] for each in tokens],
         }
+
+
+def _by_text(top: list[Mapping[str, Any]]) -> dict[str, float]:
+    """Log-probabilities by the texts of tokens; of those with the same text, such as parts of characters, the first."""
+    return {str(each["token"]): each["logprob"] for each in reversed(top)}

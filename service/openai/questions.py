@@ -85,6 +85,12 @@ class GenerationBody(Body):
 
     temperature: float = Field(1.0, ge=0, le=2, description="0 takes the likeliest token.")
     top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(
+        0,
+        ge=-1,
+        le=1 << 20,
+        description="So many of the likeliest tokens are drawn from; 0 and -1 for all. Not OpenAI's.",
+    )
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     seed: int | None = Field(None, ge=-(2**63), le=LARGEST_SEED, description="The same seed gives the same text.")
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
@@ -103,6 +109,7 @@ class GenerationBody(Body):
         return {
             "temperature": self.temperature,
             "top_p": self.top_p,
+            "top_k": max(0, self.top_k),
             "seed": seed,
             "stop": stops,
             "max_tokens": max_tokens,
@@ -180,17 +187,19 @@ class CompletionBody(GenerationBody):
         | Annotated[list[Token], Field(min_length=1)]
         | Annotated[list[list[Token]], Field(min_length=1, max_length=MOST_PROMPTS)]
     )
-    max_tokens: int = Field(16, ge=1, le=1 << 20)
+    max_tokens: int = Field(16, ge=0, le=1 << 20, description="0 with echo: the prompt alone.")
     logprobs: int | None = Field(None, ge=0, le=5)
     best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
-    echo: bool = False
+    echo: bool = Field(False, description="The prompt is the beginning of the text.")
 
     @model_validator(mode="after")
     def _offered(self) -> CompletionBody:
         if self.best_of is not None and self.best_of != self.n:
             raise unsupported("best_of", "every text that is written is told")
-        if self.echo:
-            raise unsupported("echo", "the answer is what follows the prompt")
+        if self.max_tokens == 0 and not self.echo:
+            raise Problem(
+                400, "'max_tokens': 0 writes nothing; give echo: true too.", "invalid_request", param="max_tokens"
+            )
         return self
 
     def prompts(self) -> list[str | list[int]]:
@@ -199,7 +208,8 @@ class CompletionBody(GenerationBody):
 
     def question(self) -> dict[str, Any]:
         """As the process takes it."""
-        return {"prompts": self.prompts(), "n": self.n, "choice": self.choice(self.max_tokens, self.logprobs)}
+        choice = self.choice(self.max_tokens, self.logprobs)
+        return {"prompts": self.prompts(), "n": self.n, "echo": self.echo, "choice": choice}
 
 
 class EmbeddingBody(Body):

@@ -30,6 +30,7 @@ from service.executors.hosts import this_host
 from service.executors.isolation import isolation_of
 from service.executors.local import LocalExecutor
 from service.executors.records import delete_folder
+from service.serving.metrics import ServingMetrics
 from service.serving.process import ModelProcess
 from service.serving.questions import ProcessEnded, Question
 from service.settings import Settings
@@ -80,32 +81,40 @@ class ModelProcesses:
         """Project -> how many processes it may have at once, as it was when it last asked; None for no limit."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self.metrics = ServingMetrics(self._states)
 
     @asynccontextmanager
     async def question(
         self, token: str, model: PublishedModel, do: str, fields: Mapping[str, Any]
     ) -> AsyncIterator[Question]:
         """A question to a model, whose process is started where it does not run. Raises Problem."""
-        with self._lock:
-            if self._asking[token] >= self._settings.serve_requests:
-                raise Problem(
-                    429,
-                    f"This token has {self._settings.serve_requests} open questions to models; wait for their answers.",
-                    "rate_limited",
-                    headers={"Retry-After": "1"},
-                )
-            self._asking[token] += 1
+        self._take_place(token, do)
         try:
-            process, question = await self._ask(model, do, fields)
+            process, question = await self._counted(model, do, fields)
             try:
                 yield question
             finally:
                 process.leave(question)
+                self.metrics.ended(do, question)
         finally:
             with self._lock:
                 self._asking[token] -= 1
                 if not self._asking[token]:
                     del self._asking[token]
+
+    def _take_place(self, token: str, do: str) -> None:
+        """Count a token's open question. Raises Problem where it has as many as it may."""
+        with self._lock:
+            if self._asking[token] >= self._settings.serve_requests:
+                problem = Problem(
+                    429,
+                    f"This token has {self._settings.serve_requests} open questions to models; wait for their answers.",
+                    "rate_limited",
+                    headers={"Retry-After": "1"},
+                )
+                self.metrics.refused(do, problem)
+                raise problem
+            self._asking[token] += 1
 
     @property
     def seconds(self) -> float:
@@ -173,6 +182,26 @@ class ModelProcesses:
             self._executor.close()
             self._executor = None
 
+    async def _counted(
+        self, model: PublishedModel, do: str, fields: Mapping[str, Any]
+    ) -> tuple[ModelProcess, Question]:
+        """`_ask`, with what keeps the question from being asked counted. Raises Problem."""
+        try:
+            return await self._ask(model, do, fields)
+        except Problem as problem:
+            self.metrics.refused(do, problem)
+            raise
+        except asyncio.CancelledError:
+            self.metrics.left(do)
+            raise
+
+    def _states(self) -> Counter[str]:
+        """How many processes open their model, answer, and are idle."""
+        return Counter(
+            "opening" if not each.ready.done() else "answering" if each.open_questions else "idle"
+            for each in self.living()
+        )
+
     async def _ask(self, model: PublishedModel, do: str, fields: Mapping[str, Any]) -> tuple[ModelProcess, Question]:
         """The question, sent. Raises Problem."""
         why = ""
@@ -226,7 +255,8 @@ class ModelProcesses:
                 self._settings, executor, model, self._ended, self._pipelines, group, key
             )
             self._living.add(process)
-            return process
+        self.metrics.opening(process.ready)
+        return process
 
     def _group(self, model: PublishedModel) -> tuple[str, list[PublishedModel]]:
         """(the key of the model's process, the other models of its project whose adapters stand on the same base)."""

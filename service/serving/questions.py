@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -24,14 +25,30 @@ class Question:
         self.over = False
         """Whether the last word was received."""
         self.waiting_bytes = 0
+        self.first_seconds: float | None = None
+        """How long the first written text took; None before it."""
+        self.seconds = 0.0
+        """How long the whole answer took."""
+        self.end: Mapping[str, Any] | None = None
+        """The last word, where the answer is complete. It is not trusted."""
+        self.problem: Problem | None = None
+        """What the question was answered with instead."""
+        self._asked = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._arrived: asyncio.Queue[tuple[Mapping[str, Any], int]] = asyncio.Queue()
 
     def arrive(self, message: Mapping[str, Any], size: int) -> bool:
         """From any thread: a part of the answer, of so many bytes. False where too much waits."""
         self.waiting_bytes += size
+        if "piece" in message and self.first_seconds is None:
+            self.first_seconds = time.monotonic() - self._asked
         if "end" in message or "error" in message:
             self.over = True
+            self.seconds = time.monotonic() - self._asked
+            if "error" in message:
+                self.problem = problem_of_answer(message["error"])
+            elif isinstance(message["end"], Mapping):
+                self.end = message["end"]
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, (message, size))
         except RuntimeError:  # the request and its loop are gone
@@ -48,12 +65,13 @@ class Question:
             try:
                 message, size = await asyncio.wait_for(self._arrived.get(), end - self._loop.time())
             except TimeoutError:
-                raise Problem(
+                self.problem = Problem(
                     503, f"The answer took longer than {seconds:g} s; ask for a shorter one.", "timeout"
-                ) from None
+                )
+                raise self.problem from None
             self.waiting_bytes -= size
             if "error" in message:
-                raise problem_of_answer(message["error"])
+                raise self.problem or problem_of_answer(message["error"])
             yield message
             if "end" in message:
                 return

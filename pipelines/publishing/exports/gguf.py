@@ -6,14 +6,19 @@ by its tanh approximation, biases). Our own decoders and transformers' Llama and
 says the same; llama.cpp turns neighbouring numbers by rotary positions as we do, so that only transformers' Llama needs
 its rows in another order. The tokenizer must be byte-level BPE as GPT-2's. llama.cpp looks GELU up in a table in half
 precision, so logits differ by more than the order of sums.
+
+Scores that are read off logits are measured again with llama.cpp's: held-out text and the likelihoods of answers. Texts
+are not written with it here.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pipelines.core.errors import ModelError
 from pipelines.publishing.exports.export import ExportedModel, Original, refuse_missing
@@ -21,12 +26,14 @@ from pipelines.publishing.verify import SENTENCES
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 FILE = "model.gguf"
 OTHERS = "export it to onnx, int8 or int4 instead"
 WRITTEN = 16
 """Tokens that are written greedily and compared."""
+PLAIN = ("use_cache", "return_dict", "output_attentions", "output_hidden_states")
+"""Arguments of a model that change no logits."""
 TANH = ("gelu_new", "gelu_tanh", "gelu_pytorch_tanh")
 LINES = """\
 from llama_cpp import Llama
@@ -91,11 +98,12 @@ class Gguf:
         vocabulary = byte_level(original.tokenizer)
         _write(original, arch, vocabulary, out / FILE)
         length = length_of(original.model.config)
-        agreement, facts = prove(original, out / FILE, length)
-        unscored = "llama.cpp is asked token by token, and no evaluation here does that"
+        theirs = opened(out / FILE, length)
+        agreement, facts = prove(original, theirs, length)
         lines = LINES.format(length=length)
         facts = {"architecture": arch, **facts}
-        return ExportedModel(None, lines, facts, ("llama_cpp_python",), unscored, agreement)
+        model = answering_by(theirs, original.model)
+        return ExportedModel(model, lines, facts, ("llama_cpp_python",), agreement=agreement)
 
 
 def architecture(original: Original) -> str:
@@ -332,18 +340,52 @@ def continued(theirs: Any, logits: Any, end: int | list[int] | None) -> list[int
     return tokens
 
 
-def prove(original: Original, path: Path, length: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(how far llama.cpp's logits are, what else was compared). Raises ModelError where it answers otherwise."""
-    import numpy as np
-    import torch
+def opened(path: Path, length: int) -> Any:
+    """The file as llama-cpp-python's `Llama`, with keys and values in fp32. Raises ModelError."""
     from llama_cpp import Llama
 
     try:
-        theirs = Llama(
+        return Llama(
             str(path), n_ctx=length, n_batch=length, logits_all=True, verbose=False, type_k=0, type_v=0, n_gpu_layers=0
         )
     except (ValueError, RuntimeError, AssertionError) as error:
         raise ModelError(f"llama.cpp cannot open what was written: {str(error)[:300]}") from error
+
+
+def answering_by(theirs: Any, original: PreTrainedModel) -> PreTrainedModel:
+    """A model of the original's class whose logits llama.cpp computes, a row at a time. It keeps nothing between calls
+    and writes no texts."""
+    import numpy as np
+    import torch
+    from transformers.modeling_outputs import CausalLMOutput
+
+    def forward(self: Any, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> CausalLMOutput:
+        if given := [name for name, value in others.items() if value is not None and name not in PLAIN]:
+            raise ModelError(f"llama.cpp is asked with tokens alone here, and this evaluation gives {given[0]} too")
+        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        logits = np.zeros((*input_ids.shape, theirs.n_vocab()), dtype=np.float32)
+        for row, places in enumerate(real.bool().cpu().numpy()):
+            ids = input_ids[row].cpu().numpy()[places].tolist()
+            theirs.reset()
+            theirs.eval(ids)
+            logits[row, places] = theirs.scores[: len(ids)]
+        return CausalLMOutput(logits=torch.from_numpy(logits).to(input_ids.device))
+
+    def refuse(self: Any, *given: Any, **words: Any) -> NoReturn:
+        raise ModelError("this evaluation writes texts, and llama.cpp is asked for logits alone here")
+
+    model = copy.copy(original)
+    for learnt in ("finery_output_is_last", "finery_narrowing_is_exact"):  # of the original's own output layer
+        vars(model).pop(learnt, None)
+    model.forward, model.generate = MethodType(forward, model), MethodType(refuse, model)
+    return model
+
+
+def prove(original: Original, theirs: Any, length: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(how far llama.cpp's logits are, what else was compared). Raises ModelError where it answers otherwise."""
+    import numpy as np
+    import torch
+
     difference, scale, rows, best, texts = 0.0, 1.0, 0, 0, 0
     for sentence in SENTENCES:
         ids = original.tokenizer(sentence, add_special_tokens=False).input_ids[: length - WRITTEN]

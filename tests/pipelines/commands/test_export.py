@@ -114,6 +114,17 @@ def test_what_is_no_longer_as_published_is_not_exported(form, tmp_path):
         exported(tmp_path / "out", folder=str(copy))
 
 
+def test_a_held_out_text_is_for_models_that_continue_texts(form, tmp_path):
+    (tmp_path / "held.txt").write_text("some words")
+    with pytest.raises(CommandError, match="--text measures models that continue texts, and this one does not"):
+        exported(tmp_path / "out", text=str(tmp_path / "held.txt"))
+    (tmp_path / "held.txt").write_text(" \n")
+    for name, why in (("held.txt", "is empty"), ("none.txt", "cannot be read as UTF-8")):
+        with pytest.raises(CommandError, match=why):
+            exported(tmp_path / "out", text=str(tmp_path / name))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_wrong_command_is_one_sentence(tmp_path):
     with pytest.raises(CommandError, match=r"unknown format 'onx'. Did you mean 'onnx'"):
         exported(tmp_path / "out", to="onx")

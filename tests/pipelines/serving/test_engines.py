@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from pipelines.models.sampling import ends_of
 from pipelines.serving import engines
 from pipelines.serving.engines import BatchedEngine, Engine, open_engine
-from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from tests import writers
 
 PROMPTS = ("the cat saw", "a good book saw the cat a", "the")
@@ -110,6 +110,38 @@ def test_a_seed_gives_the_same_text_whatever_is_written_beside_it(case: tuple[st
     assert all(each.done.wait(60) for each in together)
     assert together[1].tokens == alone.tokens
     assert len({tuple(each.tokens) for each in together}) > 1
+
+
+def test_log_probabilities_of_a_prompt_are_those_of_the_plain_model(case: tuple[str, Any, Engine]) -> None:
+    kind, model, engine = case
+    ends = ends_of(model, writers.tokenizer())
+    if kind == "t5":
+        pytest.skip("it writes apart from its prompt")
+    prompts = ([5, 6, 7, 8, 9], [7], [9, 5, 6])
+    choice = SamplingSettings(temperature=0, logprobs=2)
+    told: list[list[dict[str, Any]]] = [[] for _ in prompts]
+    done = [threading.Event() for _ in prompts]
+    for prompt, own, event, limit in zip(prompts, told, done, (3, 2, 0), strict=True):
+
+        def note(update: dict[str, Any], own: Any = own, event: Any = event) -> None:
+            own.append(update)
+            if "reason" in update:
+                event.set()
+
+        echo = Echo.of(writers.tokenizer(), prompt, prompt)
+        engine.submit(WrittenSequence(writers.tokenizer(), prompt, choice, limit, ends, note, echo=echo))
+    assert all(event.wait(60) for event in done)
+    plain = writers.model("gpt2") if kind == "gpt2" else writers.finery(kind)
+    for prompt, own, limit in zip(prompts, told, (3, 2, 0), strict=True):
+        with torch.no_grad():
+            chances = plain(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        first, *behind = own[0]["tokens"]
+        assert first["logprob"] is None
+        expected = [float(chances[place, token]) for place, token in enumerate(prompt[1:])]
+        assert [each["logprob"] for each in behind] == pytest.approx(expected, abs=1e-4)
+        assert own[-1]["reason"] in ("length", "stop")
+        assert own[-1]["written"] <= limit
+        assert sum(len(each.get("tokens", ())) for each in own[1:]) == own[-1]["written"], "an end token is told too"
 
 
 def test_a_text_joins_while_another_is_written() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from tests import writers
 
 WORDS = "the cat saw a good book"
@@ -104,6 +104,42 @@ def test_a_frequency_penalty_keeps_a_token_from_coming_back() -> None:
     for _ in range(3):
         sequence.choose(torch.tensor([1.0, 0.6, 0.3]))
     assert sequence.tokens == [0, 1, 2]
+
+
+def test_an_echo_begins_the_text_and_the_end_token_then_has_a_log_probability() -> None:
+    told: list[dict[str, Any]] = []
+    choice = SamplingSettings(temperature=0, logprobs=1)
+    echo = Echo.of(Characters(), "é>".encode(), "é>".encode())  # type: ignore[arg-type]
+    assert echo == Echo("é>", (0, 0, 1))
+    sequence = WrittenSequence(Characters(), "é>".encode(), choice, 5, [0], told.append, echo=echo)  # type: ignore[arg-type]
+    logits = torch.nn.functional.one_hot(torch.tensor([*"é>a".encode(), 0]), 256) * 100.0
+    sequence.tell_prompt(sequence.records(logits[1:3], sequence.prompt[1:]))
+    assert sequence.choose(logits[4]) is None
+    assert told[0]["text"] == "é>"
+    assert [each["offset"] for each in told[0]["tokens"]] == [0, 0, 1]
+    assert told[0]["tokens"][0]["logprob"] is None
+    assert told[0]["tokens"][1]["logprob"] == pytest.approx(0.0, abs=1e-6)
+    assert (told[1]["text"], told[1]["tokens"][0]["offset"], told[2]) == ("", 2, {"reason": "stop", "written": 1})
+
+
+def test_nothing_is_written_behind_an_echo_without_a_limit_to_write() -> None:
+    told: list[dict[str, Any]] = []
+    tokenizer = writers.tokenizer()
+    ids = tokenizer("The CAT saw", add_special_tokens=False)["input_ids"]
+    echo = Echo.of(tokenizer, "The CAT saw", ids)
+    WrittenSequence(tokenizer, ids, SamplingSettings(seed=1), 0, [0], told.append, echo=echo).tell_prompt()
+    assert told == [{"text": "The CAT saw", "tokens": []}, {"reason": "length", "written": 0}]
+
+
+def test_top_k_leaves_the_likeliest() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.2]).log()
+    found = set()
+    for draw in range(40):
+        choice = SamplingSettings(seed=1, temperature=2, top_k=2)
+        sequence = WrittenSequence(writers.tokenizer(), [1], choice, 1, (), lambda told: None, draw)
+        sequence.choose(logits)
+        found.add(sequence.tokens[0])
+    assert found == {0, 1}
 
 
 def test_a_cancelled_text_ends_before_its_next_token() -> None:

@@ -157,6 +157,22 @@ def test_a_question_that_is_cancelled_ends(chatty: Path) -> None:
         assert ended.is_set()
 
 
+def test_a_prompt_is_echoed_by_models_that_go_on_with_it() -> None:
+    words = {"echo": True, "choice": {"temperature": 0, "max_tokens": 0, "logprobs": 1}}
+    (wrong,) = answers(writers.folder("t5"), ("complete", {"prompts": ["the"], **words}))
+    assert wrong[0]["error"]["message"].startswith("'echo' is for models that go on with their prompt")
+    assert wrong[0]["error"]["status"] == 400
+    whole, long = answers(
+        writers.folder("gpt2"),
+        ("complete", {"prompts": [[5] * 40], **words}),
+        ("complete", {"prompts": [[5] * 41], **words}),
+    )
+    assert len(whole[0]["piece"]["tokens"]) == 40, "as many as the model has positions"
+    assert [each["finished"]["reason"] for each in whole if "finished" in each] == ["length"]
+    assert whole[-1]["end"] == {"prompt_tokens": 40, "completion_tokens": 0}
+    assert "maximum context length is 40 tokens" in long[0]["error"]["message"]
+
+
 def test_vectors_are_means_of_the_last_states_with_length_one() -> None:
     place = writers.folder("bert")
     (messages,) = answers(place, ("embed", {"inputs": ["the cat", "a good book saw the cat", [5, 6, 7]]}))

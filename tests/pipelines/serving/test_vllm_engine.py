@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipelines.serving import vllm_engine
-from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from pipelines.serving.vllm_engine import VllmEngine, sampling, unfit
 from tests import writers
 
@@ -46,7 +46,10 @@ class StandIn:
                 {token: SimpleNamespace(logprob=-0.5), 5: SimpleNamespace(logprob=-2.0)} for token in each.tokens
             ]
             outputs = [SimpleNamespace(token_ids=tuple(each.tokens), logprobs=chances)]
-            told.append(SimpleNamespace(request_id=name, outputs=outputs, finished=finished))
+            prompt = each.prompt["prompt_token_ids"]
+            read = [None, *({token: SimpleNamespace(logprob=-1.5)} for token in prompt[1:])]
+            read = read if hasattr(each.settings, "prompt_logprobs") else None
+            told.append(SimpleNamespace(request_id=name, outputs=outputs, finished=finished, prompt_logprobs=read))
             if finished:
                 del self.open[name]
         return told
@@ -87,10 +90,17 @@ def test_it_is_taken_where_it_is_there_and_knows_the_model(
 class Text(WrittenSequence):
     """A text that notes what it tells."""
 
-    def __init__(self, choice: SamplingSettings, limit: int, prompt: tuple[int, ...] = (5, 6), draw: int = 0) -> None:
+    def __init__(
+        self,
+        choice: SamplingSettings,
+        limit: int,
+        prompt: tuple[int, ...] = (5, 6),
+        draw: int = 0,
+        echo: Echo | None = None,
+    ) -> None:
         self.told: list[dict[str, Any]] = []
         self.over = threading.Event()
-        super().__init__(writers.tokenizer(), prompt, choice, limit, [END], self._note, draw)
+        super().__init__(writers.tokenizer(), prompt, choice, limit, [END], self._note, draw, echo=echo)
 
     def _note(self, told: dict[str, Any]) -> None:
         self.told.append(told)
@@ -107,6 +117,9 @@ def test_settings_of_a_text_become_sampling_parameters() -> None:
         "stop_token_ids": [END], "ignore_eos": True, "detokenize": False, "seed": 11 * 1_000_003 + 1,
         "logit_bias": {4: -1.0}, "logprobs": 2,
     }  # fmt: skip
+    assert sampling(Text(SamplingSettings(top_k=5), 3), [END])["top_k"] == 5
+    echoing = sampling(Text(SamplingSettings(temperature=0, top_k=5, logprobs=1), 0, echo=Echo("a", (0, 0))), [END])
+    assert (echoing["prompt_logprobs"], echoing["max_tokens"], "top_k" in echoing) == (1, 1, False)
     greedy = sampling(Text(SamplingSettings(temperature=0, top_p=0.5), 3), [END])
     assert (greedy["temperature"], greedy["top_p"]) == (0, 1.0)
     assert not {"seed", "logprobs", "logit_bias"} & greedy.keys()
@@ -132,6 +145,13 @@ def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> 
     assert endless.reason == "cancelled"
     assert set(vllm.engine.aborted) == {"2", "3"}
     assert problems == []
+
+    echo = Echo("a b", (0, 2))
+    for limit in (0, 2):
+        engine.submit(echoing := Text(SamplingSettings(temperature=0, logprobs=1), limit, echo=echo))
+        assert echoing.over.wait(10)
+        assert (echoing.told[0]["text"], len(echoing.tokens), echoing.reason) == ("a b", limit, "length")
+        assert [each["logprob"] for each in echoing.told[0]["tokens"]] == [None, -1.5]
 
     engine.submit(broken := Text(SamplingSettings(temperature=0), 3, prompt=(1,)))
     assert broken.over.wait(10)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -25,6 +24,7 @@ from pipelines.core.load import loads
 from pipelines.core.training_arguments import TrainingArguments, missing_trackers
 from pipelines.trainers import trackers as room
 from pipelines.trainers.trackers import checked, run_id, run_name, trackers
+from tests.environments import environment
 
 TEXT = "name: demo\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 ONE = TEXT + "  - {stage: supervised, id: mrpc, task: glue/mrpc}\n  - {stage: evaluate}\n"
@@ -159,20 +159,6 @@ def test_on_a_server_keys_go_to_their_hosts_and_to_public_addresses_only(
 
 
 # ---- the real ones: installed into environments of their own, as they bring servers and clients of their own ----------
-
-
-def environment(place: Path, given: str, *packages: str) -> Path:
-    """The `bin` of a virtual environment that has these packages on top of what the tests have."""
-    if os.environ.get(given):
-        return Path(os.environ[given])
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-    inside = next(place.glob("lib/*/site-packages"))
-    here = [path for path in sys.path if path.endswith("site-packages")]
-    (inside / "beside.pth").write_text("\n".join(here) + "\n")
-    done = subprocess.run([str(place / "bin/pip"), "install", "-q", *packages], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"{', '.join(packages)} could not be installed: {done.stderr[-300:]}")
-    return place / "bin"
 
 
 def asked(url: str, data: dict[str, Any]) -> dict[str, Any]:

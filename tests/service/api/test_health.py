@@ -209,6 +209,13 @@ def test_thousands_of_waiting_jobs_are_counted_by_the_database_and_not_by_us(ser
     assert attempt.job == job
 
 
+def test_served_models_are_told_of_before_anybody_asks_one(served):
+    found = samples(served)
+    assert found["finery_model_processes", ("state", "idle")] == 0
+    assert found["finery_model_questions_total", ("do", "chat"), ("outcome", "failed")] == 0
+    assert found["finery_model_refusals_total", ("reason", "other")] == 0
+
+
 def test_alerts_and_dashboard_ask_for_what_the_service_tells(served):
     assert served.nobody.get("/healthz").status_code == 200  # so that a request is counted
     told = served.nobody.get("/metrics").text

@@ -21,6 +21,7 @@ from service.serving.questions import Question
 from service.settings import read_settings
 from service.store.projects import parts
 from service.store.store import Store
+from tests import writers
 from tests.service.served import Served
 from tests.service.serving.published import publish, publish_adapter
 
@@ -127,6 +128,91 @@ def test_several_answers_of_several_prompts_stand_in_order(client: Any) -> None:
     assert len({each.text for each in drawn.choices}) > 1
 
 
+def test_an_echoed_prompt_is_told_with_its_log_probabilities_and_places(client: Any) -> None:
+    asked: Any = {"model": CHAT, "prompt": "the cat saw", "temperature": 0, "logprobs": 2}
+    alone = client.completions.create(**asked, max_tokens=0, echo=True)
+    choice = alone.choices[0]
+    assert (choice.text, choice.finish_reason) == ("the cat saw", "length")
+    assert (alone.usage.prompt_tokens, alone.usage.completion_tokens) == (3, 0)
+    told = choice.logprobs
+    assert (told.tokens, told.text_offset) == (["the", "cat", "saw"], [0, 4, 8])
+    assert told.token_logprobs[0] is None
+    assert told.top_logprobs[0] is None
+    assert all(value < 0 for value in told.token_logprobs[1:])
+    assert [len(top) for top in told.top_logprobs[1:]] == [2, 2]
+    written = client.completions.create(**asked, max_tokens=4)
+    both = client.completions.create(**asked, max_tokens=4, echo=True)
+    chunks = list(client.completions.create(**asked, max_tokens=4, echo=True, stream=True))
+    assert both.choices[0].text == "the cat saw" + written.choices[0].text
+    assert "".join(each.choices[0].text for each in chunks) == both.choices[0].text
+    whole = both.choices[0].logprobs
+    assert whole.tokens == told.tokens + written.choices[0].logprobs.tokens
+    assert whole.token_logprobs[1:3] == pytest.approx(told.token_logprobs[1:], abs=1e-5)
+    places = [place for each in chunks if each.choices[0].logprobs for place in each.choices[0].logprobs.text_offset]
+    assert places == whole.text_offset
+    assert places == sorted(places)
+    assert places[3] == len("the cat saw")
+
+
+def test_what_is_read_of_a_prompt_is_what_is_written_behind_its_beginning(client: Any) -> None:
+    """The log-probability of a token is the same whether the model wrote it or reads it."""
+    asked: Any = {"model": CHAT, "temperature": 0, "logprobs": 1}
+    written = client.completions.create(**asked, prompt=[5, 6, 7], max_tokens=6)
+    alone = client.completions.create(**asked, prompt=[[5, 6, 7]], max_tokens=0, echo=True).choices[0].logprobs.tokens
+    tokenizer = writers.tokenizer()
+    ids = tokenizer.convert_tokens_to_ids(written.choices[0].logprobs.tokens)
+    read = client.completions.create(**asked, prompt=[[5, 6, 7, *ids], [5, 6]], max_tokens=1, echo=True)
+    first = read.choices[0].logprobs
+    assert first.tokens[:3] == alone
+    assert first.token_logprobs[3:9] == pytest.approx(written.choices[0].logprobs.token_logprobs, abs=1e-4)
+    assert len(read.choices[1].logprobs.tokens) == 3
+
+
+def test_the_harness_finds_continuations_as_likely_as_our_own_few_shot_evaluation_does(
+    url: str, client: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lm-evaluation-harness asks over HTTP with `echo` and one token; ours asks the model."""
+    for package in ("lm_eval", "tenacity", "aiohttp"):
+        pytest.importorskip(package)
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    from pipelines.evaluation.few_shot.decoders import DecoderReader
+    from pipelines.evaluation.few_shot.likelihood import Continuation
+
+    pairs = [
+        ("the cat saw", " a good book"),
+        ("a good book", " saw the cat"),
+        ("the", " cat saw the book a good"),
+        ("the cat saw the good book a", " book"),
+    ]
+    folder = next((served.settings.models / "acme" / CHAT).iterdir())
+    monkeypatch.setenv("OPENAI_API_KEY", client.api_key)
+    theirs = LocalCompletionsAPI(
+        base_url=f"{url}/v1/completions",
+        model=CHAT,
+        tokenizer=str(folder),
+        tokenizer_backend="huggingface",
+        max_length=40,
+        batch_size=2,
+        max_retries=1,
+    )
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    found = theirs.loglikelihood(requests, disable_tqdm=True)
+    reader = DecoderReader(writers.model("gpt2"), writers.tokenizer())
+    expected = reader.likelihoods([reader.encode(Continuation(*pair)) for pair in pairs])
+    assert [value for value, _ in found] == pytest.approx([each.nats for each in expected], abs=1e-3)
+    assert [greedy for _, greedy in found] == [each.greedy for each in expected]
+
+
+def test_of_the_likeliest_token_alone_nothing_else_is_drawn(client: Any) -> None:
+    greedy = client.chat.completions.create(**GREEDY).choices[0].message.content
+    hot: Any = {"model": CHAT, "messages": MESSAGES, "temperature": 2, "max_tokens": 12, "seed": 3}
+    drawn = client.chat.completions.create(**hot, extra_body={"top_k": 1}).choices[0].message.content
+    assert drawn == greedy
+    assert client.chat.completions.create(**hot, extra_body={"top_k": -1}).choices[0].message.content != greedy
+
+
 def test_content_may_come_in_parts_and_the_developer_is_the_system(client: Any) -> None:
     parts: Any = [
         {"role": "developer", "content": "the"},
@@ -177,7 +263,12 @@ def test_vectors_come_as_numbers_and_as_bytes(client: Any) -> None:
         (lambda client: client.chat.completions.create(**GREEDY, extra_body={"temprature": 1}), "'temprature'; known:"),
         (lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "json_object"}), "text"),
         (lambda client: client.chat.completions.create(**GREEDY, top_logprobs=2), "needs logprobs: true"),
-        (lambda client: client.completions.create(model=CHAT, prompt="x", echo=True), "'echo' is not offered"),
+        (lambda client: client.completions.create(model=CHAT, prompt="x", max_tokens=0), "give echo: true too"),
+        (
+            lambda client: client.completions.create(model=CHAT, prompt=[5] * 40, max_tokens=1, echo=True),
+            "maximum context length is 40 tokens",
+        ),
+        (lambda client: client.chat.completions.create(**GREEDY, extra_body={"top_k": -2}), "greater than or equal to"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence_with_status_400(client: Any, ask: Any, sentence: str) -> None:

@@ -55,6 +55,11 @@ for line in lines:
         time.sleep(600)
     elif behaviour == "breaks off":
         say(id=number, piece={"index": 0, "text": "hi", "tokens": []})
+    elif behaviour == "writes":
+        say(id=number, piece={"index": 0, "text": "hi", "tokens": []})
+        say(id=number, end={"answer": 1, "prompt_tokens": 3, "completion_tokens": 2})
+    elif behaviour == "lies":
+        say(id=number, end={"answer": 1, "prompt_tokens": -3, "completion_tokens": 10**30})
     elif behaviour == "is silent":
         time.sleep(600)
     elif behaviour == "errs":

@@ -328,6 +328,85 @@ def test_processes_end_with_the_server_that_started_them(tmp_path: Path) -> None
     assert soon(lambda: start_time(pid) == 0)
 
 
+def counted(processes: ModelProcesses) -> dict[Any, float]:
+    """Every sample that is not zero, by its name and labels."""
+    families = processes.metrics.collect()
+    samples = [sample for family in families for sample in family.samples if sample.value]
+    samples = [sample for sample in samples if not sample.name.endswith("_created")]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def test_questions_are_counted_by_how_they_end_with_their_tokens_and_times(serving: Any, tmp_path: Path) -> None:
+    processes = serving(serve_models=3, serve_requests=1)
+    of = model(tmp_path, "a", "writes")
+    ask(processes, of)
+    ask(processes, of)
+    found = counted(processes)
+    assert found["finery_model_processes", "idle"] == 1
+    assert found["finery_model_questions_total", "complete", "answered"] == 2
+    assert (found["finery_model_tokens_total", "in"], found["finery_model_tokens_total", "out"]) == (6, 4)
+    assert found["finery_model_first_token_seconds_count", "complete"] == 2
+    assert found["finery_model_answer_seconds_count", "complete"] == 2
+    assert 0 < found["finery_model_first_token_seconds_sum", "complete"] < 20
+    assert found["finery_model_opening_seconds_count", "opened"] == 1
+    assert not any(key[0].startswith("finery_model_refusals") for key in found)
+
+
+def test_a_process_that_lies_about_tokens_is_not_believed(serving: Any, tmp_path: Path) -> None:
+    processes = serving()
+    ask(processes, model(tmp_path, "a", "lies"))
+    found = counted(processes)
+    assert found["finery_model_questions_total", "complete", "answered"] == 1
+    assert not any(key[0].startswith("finery_model_tokens") for key in found)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome", "reason"),
+    [
+        ("ends", "failed", "model_not_served"),
+        ("crashes", "failed", "model_process_ended"),
+        ("errs", "failed", "other"),  # a code of its own invention
+        ("is silent", "failed", "timeout"),
+    ],
+)
+def test_refusals_are_counted_by_reasons_that_are_words_of_the_program(
+    serving: Any, tmp_path: Path, behaviour: str, outcome: str, reason: str
+) -> None:
+    processes, of = serving(), model(tmp_path, "a", behaviour)
+
+    async def read() -> None:
+        async with processes.question("t", of, "complete", {}) as question:
+            [_ async for _ in question.parts(1.0)]
+
+    with pytest.raises(Problem):
+        asyncio.run(read())
+    found = counted(processes)
+    assert found["finery_model_questions_total", "complete", outcome] == 1
+    assert {key[1] for key in found if key[0] == "finery_model_refusals_total"} == {reason}
+    opened = "failed" if behaviour == "ends" else "opened"
+    assert found["finery_model_opening_seconds_count", opened] == 1
+
+
+def test_who_asks_too_much_is_counted_and_so_is_who_goes_away(serving: Any, tmp_path: Path) -> None:
+    processes, of = serving(serve_requests=1), model(tmp_path, "a", "breaks off")
+
+    async def two() -> None:
+        async with processes.question("t", of, "complete", {}) as question:
+            await anext(question.parts(20.0))
+            assert counted(processes)["finery_model_processes", "answering"] == 1
+            with pytest.raises(Problem):
+                await asked(processes, of)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await asked(processes, model(tmp_path, "slow", "is silent"))
+
+    asyncio.run(two())
+    found = counted(processes)
+    assert found["finery_model_questions_total", "complete", "refused"] == 1
+    assert found["finery_model_questions_total", "complete", "left"] == 2
+    assert {key[1] for key in found if key[0] == "finery_model_refusals_total"} == {"rate_limited"}
+
+
 def adapter(tmp_path: Path, name: str, project: str = "acme", base: bytes = b"weights") -> PublishedModel:
     """A publication with `merge: false`."""
     made = model(tmp_path, f"{project}-{name}")
