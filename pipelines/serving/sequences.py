@@ -146,8 +146,8 @@ class WrittenSequence:
         return self.echo is not None and self.choice.logprobs is not None
 
     def tell_prompt(self, records: Sequence[dict[str, Any]] = ()) -> None:
-        """Tell the prompt that is echoed, once, before the first token is chosen; `records` are the log-probabilities of
-        its tokens but the first, which nothing comes before. Ends the text where nothing is to be written."""
+        """Tell the prompt that is echoed, once, before the first token is chosen; `records` are the log-probabilities
+        of its tokens but the first, which nothing comes before. Ends the text where nothing is to be written."""
         if self.echo is None or self.reason is not None:
             return
         tokens: list[dict[str, Any]] = []

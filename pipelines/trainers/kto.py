@@ -174,8 +174,8 @@ def answers_for(
 ) -> tuple[LabelledExamples, PreferenceCollator]:
     """(the answers, each beside one of another prompt; their collator), for a model that names tokens.
 
-    No row is longer than the stage's `max_length`, or than `longest`. Prompts are cut from their beginning, answers from
-    their end, and those of other prompts to what the own prompt leaves. Raises DataError where nothing is left.
+    No row is longer than the stage's `max_length`, or than `longest`. Prompts are cut from their beginning, answers
+    from their end, and those of other prompts to what the own prompt leaves. Raises DataError where nothing is left.
     """
     import numpy as np
 

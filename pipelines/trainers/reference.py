@@ -88,8 +88,8 @@ class DisabledAdapter:
 
 
 def reference_for(model: PreTrainedModel, tuner: Tuner, precision: str = "no") -> ReferenceModel:
-    """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes in a training of that
-    `precision`."""
+    """The model as it is now, before `tuner` is applied to it, as the reference of what it becomes in a training of
+    that `precision`."""
     return DisabledAdapter(precision) if tuner.keeps_base else FrozenCopy.of(model, precision)
 
 

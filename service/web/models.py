@@ -1,7 +1,7 @@
 """The models that the project has published, each with its card, and the leaderboard of their scores.
 
-A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images but the PNG files beside
-it. A leaderboard is the scores on one benchmark, best first.
+A card is a model's README.md as HTML that cannot do anything: no raw HTML, no scripts, no images but the PNG files
+beside it. A leaderboard is the scores on one benchmark, best first.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _parser() -> Any:
 
 
 def rendered(text: str, folder: Path | None = None) -> Markup:
-    """Markdown as HTML: the YAML front matter left out, headings a level lower, tags shown as text, pictures of `folder`
-    drawn."""
+    """Markdown as HTML: the YAML front matter left out, headings a level lower, tags shown as text, pictures of
+    `folder` drawn."""
     return Markup(_parser().render(without_front_matter(text[:LARGEST]), {"folder": folder}))
 
 
@@ -93,7 +93,7 @@ def _elsewhere(self: Any, tokens: Any, place: int, options: Any, env: Any) -> st
 
 
 def _picture(self: Any, tokens: Any, place: int, options: Any, env: Any) -> str:
-    """A picture beside the card as part of the page, which loads nothing from elsewhere: a link in place of any other."""
+    """A picture beside the card as part of the page, which loads nothing from elsewhere: a link in place of another."""
     token = tokens[place]
     source = str(token.attrs["src"])
     if PICTURE.fullmatch(source):
