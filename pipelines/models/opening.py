@@ -176,7 +176,7 @@ def _open_adapter(
     folder: Path, head: Head, seed: int, merge: bool, trained_head: bool, start: Model | None
 ) -> PreTrainedModel:
     """An adapter on its base, with the head it was trained with; a stage that trains another head gets it merged."""
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
 
     from pipelines.tuners import bottleneck, virtual_tokens
 
@@ -191,7 +191,13 @@ def _open_adapter(
         revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
         base = open_folder(place, own, seed, revision=revision, start=start)
         modules = {name.rpartition(".")[2] for name, _ in base.named_modules()}
-        lost = [name for name in settings.get("modules_to_save") or () if name.rpartition(".")[2] not in modules]
+        named = [name for name in settings.get("modules_to_save") or () if name.rpartition(".")[2] not in modules]
+        weights = folder / "adapter_model.safetensors"
+        kept: list[str] = []
+        if named and weights.is_file():  # PEFT itself names heads of other architectures beside the model's own
+            with safe_open(weights, "numpy") as file:
+                kept = list(file.keys())
+        lost = [name for name in named if any(f".{name}." in key for key in kept)]
         if lost:  # PEFT would leave what was trained of them out without a word
             raise ModelError(
                 f"the adapter in '{folder}' was trained with {', '.join(lost)}, which {type(base).__name__} has not; "

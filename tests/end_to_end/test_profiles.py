@@ -59,7 +59,8 @@ stages:
   - {stage: reward, from: pretrain, datasets: &pairs [{path: builtin/python-docs, name: preferences}], max_length: 48, max_train_samples: 40, arguments: &few {max_steps: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1}}
   - {stage: dpo, from: pretrain, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: {max_steps: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1, eval_strategy: steps, eval_steps: 3}}
   - {stage: dpo, id: dpo-lora, from: pretrain, tuner: {name: lora, r: 4, lora_dropout: 0}, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: *few}
-  - {stage: kto, from: pretrain, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: {max_steps: 3, global_batch_size: 8, per_device_train_batch_size: 2, learning_rate: 1e-3, logging_steps: 1}}
+  - {stage: dpo, id: dpo-stored, from: pretrain, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: {max_steps: 3, global_batch_size: 8, learning_rate: 1e-3, logging_steps: 1, precompute_ref_log_probs: true}}
+  - {stage: kto, from: pretrain, datasets: *pairs, max_length: 48, max_train_samples: 40, arguments: {max_steps: 12, global_batch_size: 8, per_device_train_batch_size: 2, learning_rate: 3e-3, logging_steps: 1}}
   - stage: ppo
     from: pretrain
     prompts: {path: builtin/python-docs, text: text, max_length: 8, max_samples: 40}

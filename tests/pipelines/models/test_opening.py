@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
@@ -448,7 +449,11 @@ def test_an_adapter_with_a_module_that_its_base_has_not_is_refused(folder: Calla
     model = opening.open_folder(base, tiny.TWO, 1)
     tuned = get_peft_model(model, LoraConfig(target_modules=["query"], modules_to_save=["classifier"]))
     tuned.save_pretrained(str(tmp_path / "tuned"))
-    config = tmp_path / "tuned" / "adapter_config.json"
-    config.write_text(config.read_text().replace('"classifier"', '"score"'))
+    config, weights = (tmp_path / "tuned" / name for name in ("adapter_config.json", "adapter_model.safetensors"))
+    plain = config.read_text()
+    config.write_text(plain.replace('"classifier"', '"classifier", "score"'))  # as PEFT does for any classifier
+    opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)
+    config.write_text(plain.replace('"classifier"', '"score"'))
+    save_file({name.replace(".classifier.", ".score."): value for name, value in load_file(weights).items()}, weights)
     with pytest.raises(ModelError, match="was trained with score, which BertForSequenceClassification has not"):
         opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)

@@ -226,7 +226,7 @@ def test_a_disabled_adapter_is_the_reference_that_a_copy_would_be(
 
     recipe = stage(keys="tuner: {name: lora, r: 4}")
     by_adapter = ran(recipe, prepared(recipe, "adapter"))
-    monkeypatch.setattr(reference, "reference_for", lambda model, tuner: reference.FrozenCopy.of(model))
+    monkeypatch.setattr(reference, "reference_for", lambda model, tuner, precision: reference.FrozenCopy.of(model))
     by_copy = ran(recipe, prepared(recipe, "copy"))
     assert metrics(events, by_adapter)[-1]["kl"] > 0
     for mine, copied in zip(metrics(events, by_adapter), metrics(events, by_copy), strict=True):
