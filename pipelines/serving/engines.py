@@ -241,7 +241,8 @@ class ContinuousEngine:
         """See `Engine.submit`."""
         try:
             tell_prompt(self._plain, sequence)
-        except Exception:
+        except Exception as error:  # it ends alone, as a text that fails later does
+            self.problem = " ".join(str(error).split())[:400] or type(error).__name__
             sequence.end("error")
         if sequence.reason is not None:
             return

@@ -15,6 +15,7 @@ from pipelines.core.errors import Diverged, RecipeError, Stopped
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
+from pipelines.models import opening
 from pipelines.tasks.preference.pairs import PreferenceCollator
 from pipelines.trainers.kto import KTOArguments, answers_for, others
 from pipelines.trainers.kto_step import STORED, WANTED, AnswerStep
@@ -45,7 +46,9 @@ def folder(tmp_path):
 
 def loaded(folder, arguments="max_steps: 2", keys="", architecture=DECODER, rows="pairs"):
     size = "" if "batch_size" in arguments else "per_device_train_batch_size: 4, "
-    words = f"{{stage: kto, datasets: [{{path: {rows}.jsonl}}], max_length: 32, arguments: {{{size}{arguments}}}{keys}}}"
+    words = (
+        f"{{stage: kto, datasets: [{{path: {rows}.jsonl}}], max_length: 32, arguments: {{{size}{arguments}}}{keys}}}"
+    )
     text = f"name: x\nmodel: {{architecture: {architecture}}}\nlaunch: {{num_processes: 1}}\nstages:\n  - {words}\n"
     return loads(text, folder=folder)
 
@@ -334,6 +337,48 @@ def test_rows_are_cut_to_the_limit_and_answers_end_with_the_end_of_texts(folder,
     sides = [short[at][side] for at in range(len(short)) for side in ("chosen", "rejected")]
     assert max(map(len, sides)) == 6
     assert all(np.array(short[at]["chosen_labels"]).max() != -100 for at in range(len(short)))
+
+
+def test_trl_prepares_single_rows_as_we_do(folder, context):
+    """TRL's own preparation of plain texts, with a tokenizer that adds nothing, gives the same tokens, and no prompt holds
+    the end of a text."""
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset
+
+    recipe = loaded(folder, rows="single")
+    given = given_to(context, recipe)
+    tokenizer, model = copy.deepcopy(given.open_tokenizer()), given.open_model(Head("causal_lm"))
+    examples, _ = answers_for(recipe.stages[0], given, model, tokenizer, None)
+    ours = []
+    for example in (examples[at] for at in range(len(examples))):
+        prompt = example["chosen_labels"].count(-100)
+        ours.append((example["chosen"][:prompt], example["chosen"][prompt:], example[WANTED]))
+    assert not any(tokenizer.sep_token_id in prompt for prompt, *_ in ours)
+    tokenizer.eos_token, tokenizer.backend_tokenizer.post_processor = tokenizer.sep_token, None
+    arguments = trl.KTOConfig(
+        output_dir=str(folder / "trl"), bf16=False, use_cpu=True, gradient_checkpointing=False, report_to="none"
+    )
+    trainer = trl.KTOTrainer(
+        model=tiny.build("gpt2", Head("causal_lm")),
+        ref_model=tiny.build("gpt2", Head("causal_lm")),
+        args=arguments,
+        train_dataset=Dataset.from_list(SINGLE),
+        processing_class=tokenizer,
+    )
+    theirs = [(row["prompt_ids"], row["completion_ids"], row["label"]) for row in trainer.train_dataset]
+    assert sorted(theirs) == sorted(ours)
+
+
+@pytest.mark.parametrize("tuner", ["full", "lora"])
+def test_a_stage_leaves_a_model_that_opens(folder, context, events, tuner):
+    given, _, metrics = trained(folder, context, events, "max_steps: 2", f", tuner: {tuner}")
+    model = given.folder / "model"
+    assert json.loads((model / "head.json").read_text())["kind"] == "causal_lm"
+    assert not list(model.rglob("*.bin"))
+    opened = opening.open_folder(model, Head("causal_lm"), 0, trained_head=True)
+    assert opened(input_ids=torch.tensor([[5, 6, 7]])).logits.shape == (1, 3, opened.config.vocab_size)
+    assert (given.folder / "base").exists() == (model / "adapter_model.safetensors").exists() == (tuner == "lora")
+    assert (metrics["trainable_parameters"] < metrics["all_parameters"] / 2) == (tuner == "lora")
 
 
 def test_a_loss_that_is_no_number_ends_the_stage(folder, context, events):

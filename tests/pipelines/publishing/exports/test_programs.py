@@ -1,8 +1,8 @@
 """Exports by the real command, read by the programs that they are for and by nothing of ours.
 
-onnxruntime, llama-cpp-python and bitsandbytes are installed into environments of their own. llama-cpp-python has no
-wheel and is compiled, which takes minutes; FINERY_EXPORTS_BIN and FINERY_LLAMA_BIN name the `bin` of environments that
-have them.
+onnxruntime, llama-cpp-python and bitsandbytes are installed into environments of their own; FINERY_EXPORTS_BIN and
+FINERY_LLAMA_BIN name the `bin` of environments that have them. Where llama-cpp-python has no wheel it is not compiled
+here, which takes longer than all other long tests may: its test skips unless FINERY_LLAMA_BIN is set.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def test_llama_cpp_reads_what_the_command_writes_and_scores_it_again(tmp_path: P
     import torch
     from transformers import AutoTokenizer
 
-    found = environment(tmp_path / "environment", "FINERY_LLAMA_BIN", "gguf", "llama-cpp-python")
+    found = environment(
+        tmp_path / "environment", "FINERY_LLAMA_BIN", "gguf", "llama-cpp-python", not_compiled="llama-cpp-python"
+    )
     python = str(found / "python")
     published(python, tmp_path, DECODER)
     told = exported(python, tmp_path, "gguf", "--text", "novels.txt")
