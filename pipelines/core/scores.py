@@ -27,7 +27,9 @@ POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "e
 """What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
 
 OTHER_BOUNDS = {
-    **dict.fromkeys(("acc", "pair_accuracy", "win_rate", "distinct_2", "ended", "recall@"), (0.0, 1.0)),
+    **dict.fromkeys(
+        ("acc", "mean_token_accuracy", "pair_accuracy", "win_rate", "distinct_2", "ended", "recall@"), (0.0, 1.0)
+    ),
     **dict.fromkeys(SMALLER_IS_BETTER, (0.0, math.inf)),
 }
 """Between what a score of no metric of the METRICS table, whose name begins like this, must lie."""

@@ -60,6 +60,11 @@ def likelihood(sums: Sums) -> dict[str, float]:
     return {"bits_per_byte": sums["bits"] / sums["bytes"], "perplexity": 2.0 ** (sums["bits"] / sums["tokens"])}
 
 
+def completion_likelihood(sums: Sums) -> dict[str, float]:
+    """`likelihood` of answers, and the share of their tokens that the model finds most probable."""
+    return likelihood(sums) | {"mean_token_accuracy": sums["right"] / sums["tokens"]}
+
+
 def hidden(sums: Sums) -> dict[str, float]:
     """Bits per byte of the hidden tokens, the share of them that was named, and of the pairs that were judged
     rightly.

@@ -32,7 +32,13 @@ NATIVE_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def summed_cross_entropy(
-    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, dtype: torch.dtype, smoothing: float = 0.0
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    dtype: torch.dtype,
+    smoothing: float = 0.0,
+    right: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy in nats summed over the tokens (), float32: of logits that are `states` times `weight`, plus
     `bias`.
@@ -40,9 +46,9 @@ def summed_cross_entropy(
     states (tokens, dim), weight (vocab, dim), bias (vocab,), labels (tokens,), none of them ignored. The products are
     computed in `dtype`, as autocast would. With `smoothing` ε the target is 1 - ε of the label and ε / vocab of every
     word. Gradients are computed along with the loss, for the sum is what they are of; a second pass backwards through
-    one loss is refused.
+    one loss is refused. `right` (tokens,), where given, is filled with whether no word is likelier than the label.
     """
-    loss: Tensor = _SummedCrossEntropy.apply(states, weight, bias, labels, dtype, smoothing)
+    loss: Tensor = _SummedCrossEntropy.apply(states, weight, bias, labels, dtype, smoothing, right)
     return loss
 
 
@@ -151,6 +157,7 @@ class _SummedCrossEntropy(Function):  # type: ignore[misc]
         labels: Tensor,
         dtype: torch.dtype,
         smoothing: float,
+        right: Tensor | None,
     ) -> Tensor:
         typed = _typed(states, weight, bias, dtype)
         learns = any(ctx.needs_input_grad)
@@ -160,7 +167,10 @@ class _SummedCrossEntropy(Function):  # type: ignore[misc]
             for rows, block in _blocks(part, logits):
                 label = labels[rows, None]
                 chances = block.to(loss.dtype).log_softmax(-1)
-                loss -= (1 - smoothing) * chances.gather(1, label).sum()
+                named = chances.gather(1, label)
+                loss -= (1 - smoothing) * named.sum()
+                if right is not None:
+                    right[rows] = named[:, 0] >= chances.amax(-1)
                 if smoothing:
                     loss -= smoothing * chances.mean(-1).sum()
                 if learns:
@@ -179,7 +189,7 @@ class _SummedCrossEntropy(Function):  # type: ignore[misc]
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError("a vocabulary loss has given its gradients away: compute it again for a second backward")
-        return (*(None if each is None else each.mul_(upstream) for each in gradients), None, None, None)
+        return (*(None if each is None else each.mul_(upstream) for each in gradients), *[None] * 4)
 
 
 class _TokenLogProbabilities(Function):  # type: ignore[misc]

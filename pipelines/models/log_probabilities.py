@@ -70,12 +70,15 @@ class TokenDistributions:
             return cls(functional.linear(states, weight, bias))
         return cls(states, weight, bias, computed_in(states))
 
-    def cross_entropy(self, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    def cross_entropy(self, labels: Tensor, smoothing: float = 0.0, right: Tensor | None = None) -> Tensor:
         """Summed over the labels (wanted,), in nats and fp32 (). `smoothing` as in
-        `objectives.losses.cross_entropy`."""
+        `objectives.losses.cross_entropy`, `right` (wanted,) as in `summed_cross_entropy`."""
         if self.weight is None:
+            if right is not None:
+                logits = self.states.detach()
+                right[:] = logits.gather(1, labels[:, None])[:, 0] >= logits.amax(-1)
             return functional.cross_entropy(self.states.float(), labels, reduction="sum", label_smoothing=smoothing)
-        return summed_cross_entropy(self.states, self.weight, self.bias, labels, self.dtype, smoothing)
+        return summed_cross_entropy(self.states, self.weight, self.bias, labels, self.dtype, smoothing, right)
 
     def log_probabilities(
         self, labels: Tensor, temperature: float = 1.0, *, with_entropies: bool = False, learns_entropies: bool = False

@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-def token_loss(model: nn.Module, inputs: dict[str, Tensor], smoothing: float = 0.0) -> tuple[Tensor, ModelOutput]:
+def token_loss(
+    model: nn.Module, inputs: dict[str, Tensor], smoothing: float = 0.0, meter: Meter | None = None
+) -> tuple[Tensor, ModelOutput]:
     """Cross-entropy summed over the positions that have a label (); the head sees no other position.
 
     Devlin et al. 2019, section 3.1: only masked tokens are predicted, so logits over the vocabulary are computed for
-    these alone: (masked, vocab) instead of (batch, query, vocab).
+    these alone: (masked, vocab) instead of (batch, query, vocab). `meter` takes in `mean_token_accuracy`: whether each
+    label is the token that the model finds most probable.
     """
     inputs = dict(inputs)
     labels = inputs.pop("labels")  # (batch, query)
     outputs, said = distributions_of(model, inputs, labels != IGNORED)
-    return said.cross_entropy(labels[labels != IGNORED], smoothing), outputs
+    wanted = labels[labels != IGNORED]
+    right = None if meter is None else torch.empty_like(wanted, dtype=torch.bool)
+    loss = said.cross_entropy(wanted, smoothing, right)
+    if meter is not None and right is not None:
+        meter.add(model.training, {"mean_token_accuracy": right})
+    return loss, outputs
 
 
 def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:

@@ -1,20 +1,19 @@
-"""vLLM as the engine of a served model, where it is installed, a GPU is there, and it knows the architecture.
+"""vLLM as the engine of a served model, where one for this machine is installed and it knows the architecture.
 
 vLLM opens the model itself, chooses tokens by itself, and is told the settings of each text as `SamplingParams`. What
 is decoded, told and cut at stop strings is ours, as for every engine. Its numbers are its own: the same seed gives the
-same text again by vLLM, and another one than the other engines write.
-
-It was not run where this was written, for want of a GPU: what the tests hold is the choice of the engine, the
-settings that it is given, and the order of the calls, against a stand-in with vLLM's names (`LLMEngine`, as of vLLM
-0.11 and later).
+same text again by vLLM, and another one than the other engines write. Written against vLLM 0.32; its build for GPUs was
+not run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +25,20 @@ if TYPE_CHECKING:
 
 MEMORY = 0.85
 """Share of the GPU's memory that vLLM may take."""
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the process that serves is one, in its isolation, and ends as one
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB, taken at once
+}
+ON_CPU = {"dtype": "float32", "enforce_eager": True, "distributed_executor_backend": "uni"}
+"""As the other engines compute there; compiling would take longer than a cold start may."""
 
 
 def unfit(folder: Path) -> str:
     """Why vLLM does not serve the model in this folder; empty where it does."""
     if find_spec("vllm") is None:
         return "vLLM is not installed"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "vLLM needs a GPU"
     if (folder / "adapter_config.json").is_file():
         return "it is an adapter beside its base"
     try:
@@ -45,8 +48,12 @@ def unfit(folder: Path) -> str:
     names = [str(each) for each in config.get("architectures") or ()]
     if config.get("is_encoder_decoder"):
         return "it is an encoder-decoder"
+    os.environ |= SETTINGS
     from vllm import ModelRegistry
+    from vllm.platforms import current_platform
 
+    if current_platform.is_unspecified():
+        return "the vLLM that is installed is made for other devices than this machine has"
     known = set(ModelRegistry.get_supported_archs())
     return "" if names and set(names) <= known else f"vLLM does not know {', '.join(names) or 'its architecture'}"
 
@@ -78,6 +85,27 @@ def sampling(sequence: WrittenSequence, ends: Sequence[int]) -> dict[str, Any]:
     return words
 
 
+def opened_by_vllm(folder: str, context: int | None) -> Any:
+    """vLLM's engine of the model in `folder`, in this process and this thread."""
+    os.environ |= SETTINGS
+    from vllm import EngineArgs, LLMEngine
+    from vllm.platforms import current_platform
+
+    words: dict[str, Any] = ON_CPU if current_platform.is_cpu() else {}
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=folder,
+            tokenizer=folder,
+            max_model_len=context,
+            gpu_memory_utilization=MEMORY,
+            seed=0,
+            trust_remote_code=False,
+            disable_log_stats=True,
+            **words,
+        )
+    )
+
+
 class VllmEngine:
     """As `Engine` promises."""
 
@@ -92,26 +120,16 @@ class VllmEngine:
         broken: Callable[[str], None],
     ) -> None:
         """Opens the model in `folder`. `broken` is called when the engine cannot go on."""
-        from vllm import EngineArgs, LLMEngine
-
         self._tokenizer, self._ends, self._broken = tokenizer, list(ends), broken
-        self._engine = LLMEngine.from_engine_args(
-            EngineArgs(
-                model=folder,
-                tokenizer=folder,
-                max_model_len=context,
-                gpu_memory_utilization=MEMORY,
-                seed=0,
-                trust_remote_code=False,
-                disable_log_stats=True,
-            )
-        )
+        self._engine: Any = None
         self._open: dict[str, WrittenSequence] = {}
         self._waiting: deque[WrittenSequence] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._count = 0
-        threading.Thread(target=self._run, name="vllm", daemon=True).start()
+        opened: Future[None] = Future()
+        threading.Thread(target=self._run, args=(folder, context, opened), name="vllm", daemon=True).start()
+        opened.result()
 
     def submit(self, sequence: WrittenSequence) -> None:
         """See `Engine.submit`."""
@@ -125,7 +143,14 @@ class VllmEngine:
             self._closed = True
             self._changed.notify()
 
-    def _run(self) -> None:
+    def _run(self, folder: str, context: int | None, opened: Future[None]) -> None:
+        """All of vLLM's work: its threads of OpenMP, and its current device, belong to the thread that opened it."""
+        try:
+            self._engine = opened_by_vllm(folder, context)
+        except BaseException as error:
+            opened.set_exception(error)
+            return
+        opened.set_result(None)
         try:
             while self._take_in():
                 for output in self._engine.step():

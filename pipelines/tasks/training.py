@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context, Score
+    from pipelines.objectives.losses import Meter
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
 
@@ -42,6 +43,8 @@ class PreparedTask:
     """How held-out logits are scored; None where models are selected by the loss."""
     metric: str = "loss"
     """The name that models are selected by."""
+    meter: Meter | None = None
+    """What `loss` adds further numbers to."""
     finish: Callable[[Any], None] = lambda model: None
     """Takes away from the trained model what only the learning needed."""
 

@@ -22,7 +22,6 @@ from pipelines.trainers.dpo_settings import DPOArguments, ReferenceStage
 from pipelines.trainers.preferences import PreferenceSubject
 
 if TYPE_CHECKING:
-
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe

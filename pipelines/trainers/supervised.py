@@ -132,6 +132,7 @@ class Supervised(Subject, Stage):
             selection=selection,
             score=lesson.score if selection is not None else None,
             early_stopping_patience=self.early_stopping_patience,
+            meter=lesson.meter,
             tuner=tuner,
             only_named_rows=self.auxiliary_lm is None,
             frozen_once=self.auxiliary_lm is None,

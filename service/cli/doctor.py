@@ -199,7 +199,7 @@ def serving() -> Finding:
     engines = "continuous batching of transformers; batched generate for models that it does not fit, and for adapters "
     engines += "on one base"
     if find_spec("vllm") is not None:
-        engines = f"vLLM for whole decoders of architectures that it knows, on a GPU; else {engines}"
+        engines = f"vLLM for whole decoders of architectures that it knows; else {engines}"
     return Finding("Serving", engines)
 
 

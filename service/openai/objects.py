@@ -167,11 +167,14 @@ STEP_METRICS = (
     ("train_loss", "loss"),
     ("valid_loss", "eval_loss"),
     ("train_accuracy", "rewards/accuracies"),
+    ("train_accuracy", "mean_token_accuracy"),
+    ("valid_mean_token_accuracy", "eval_mean_token_accuracy"),
     ("train_mean_reward", "reward"),
     ("train_kl", "kl"),
     ("learning_rate", "learning_rate"),
 )
-"""OpenAI's names of what a step reports, and ours: the accuracy of `dpo` is the share of pairs in the right order."""
+"""OpenAI's names of what a step reports, and ours: the accuracy of `dpo` is the share of pairs in the right order, that of
+supervised learning the share of the learnt tokens that the model found most probable."""
 
 
 def step_metrics(event: Event) -> dict[str, Any]:
@@ -280,8 +283,8 @@ def validation(service: Service, job: Job) -> dict[str, float]:
     """What was measured on the validation file when training was over, by column.
 
     Of supervised learning the mean loss of a learnt token, which is the logarithm of the perplexity that the evaluate
-    stage measured; of `dpo` the loss of a pair, and how often the better answer is the likelier one. `full_valid_loss`
-    is told where every row was measured.
+    stage measured, and how often the model finds it most probable; of `dpo` the loss of a pair, and how often the better
+    answer is the likelier one. The `full_` columns are told where every row was measured.
     """
     scores: dict[str, Any] = {}
     for result in service.store.stage_results(job.id):
@@ -293,8 +296,10 @@ def validation(service: Service, job: Job) -> dict[str, float]:
     perplexity, pairs = scores.get("perplexity"), scores.get("eval_rewards/nll")
     if isinstance(perplexity, int | float) and perplexity > 0:
         measured["valid_loss"] = math.log(perplexity)
+        if isinstance(accuracy := scores.get("mean_token_accuracy"), int | float):
+            measured["valid_mean_token_accuracy"] = float(accuracy)
         if _rows(service, job) <= VALIDATED:
-            measured["full_valid_loss"] = measured["valid_loss"]
+            measured |= {f"full_{column}": value for column, value in measured.items()}
     if isinstance(pairs, int | float):
         measured["valid_loss"] = measured["full_valid_loss"] = float(pairs)
     if isinstance(accuracy := scores.get("eval_rewards/accuracies"), int | float):

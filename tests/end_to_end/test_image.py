@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -171,10 +171,11 @@ def services():
 
 
 @contextmanager
-def running(build, name, service, **variables):
-    """A service of compose.yaml in a container of its own, by the image's own entry point."""
-    own = build("from", "localhost/finery")
-    words = [str(each) for each in build.words]
+def running(build, name, service, network=None, **variables):
+    """A service of compose.yaml in a container of its own, by the image's own entry point; on a `network` with an address
+    and a name of its own."""
+    own = build("from", *([] if network is None else network.known()), "localhost/finery")
+    words = [*([] if network is None else network.within(name)), *map(str, build.words)]
     environment = {key: value for key, value in service.get("environment", {}).items() if "$" not in str(value)}
     words += ["run", "--isolation", "chroot", "--workingdir", service["working_dir"]]
     words += ["--volume", f"{build.folder}/compose:/data"]
@@ -196,6 +197,74 @@ def running(build, name, service, **variables):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(60)
             build("rm", own)
+
+
+class Network:
+    """What compose gives its services: a bridge, and for each a network namespace with an address on it."""
+
+    def __init__(self, names):
+        self.mark = f"fy{os.getpid() % 100_000}"
+        self.names = list(names)
+
+    def __enter__(self):
+        self._ip("link", "add", self.mark, "type", "bridge")
+        self._ip("link", "set", self.mark, "up")
+        for place, name in enumerate(self.names):
+            outer, inner = f"{self.mark}o{place}", f"{self.mark}i{place}"
+            self._ip("netns", "add", f"{self.mark}-{name}")
+            self._ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", f"{self.mark}-{name}")
+            self._ip("link", "set", outer, "master", self.mark, "up")
+            inside = ("-n", f"{self.mark}-{name}")
+            self._ip(*inside, "address", "add", f"{self.address(name)}/24", "dev", inner)
+            self._ip(*inside, "link", "set", inner, "up")
+            self._ip(*inside, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *failure):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", f"{self.mark}-{name}"], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self.mark], capture_output=True, check=False)
+
+    def _ip(self, *words):
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no networks can be made here: ip {' '.join(words)}: {done.stderr.strip()}")
+
+    def address(self, name):
+        return f"10.213.77.{10 + self.names.index(name)}"
+
+    def known(self):
+        """buildah's words for the names of all."""
+        return [part for name in self.names for part in ("--add-host", f"{name}:{self.address(name)}")]
+
+    def within(self, name):
+        return ["ip", "netns", "exec", f"{self.mark}-{name}"]
+
+
+def test_the_ray_services_of_compose_work_a_job_off(container):
+    """Head, worker and service by their own commands and names, each with an address of its own, as compose has them."""
+    build, _ = container
+    (build.folder / "compose").mkdir(exist_ok=True)
+    os.chown(build.folder / "compose", 10001, 10001)
+    offered = services()
+    shutil.copyfile(REPOSITORY / "configs/smoke/encoder-full.yaml", build.folder / "compose" / "recipe.yaml")
+    names = ("ray-head", "ray-worker", "finery-ray")
+    shared = {"RAY_AUTH_TOKEN": "5f" * 16, "FINERY_WARM": "0"}
+    with Network(names) as network, ExitStack() as started:
+        for name in names:
+            own = started.enter_context(running(build, name, offered[name], network, **shared))
+        script = (
+            "export FINERY_TOKEN=$(cat /data/admin.token); "
+            "finery submit /data/recipe.yaml --server http://127.0.0.1:8080 --follow; echo ended $?"
+        )
+        limit, said = time.monotonic() + 180, ""
+        while not (build.folder / "compose" / "admin.token").exists() and time.monotonic() < limit:
+            time.sleep(1)
+        words = [*network.within("finery-ray"), *map(str, build.words), "run", "--isolation", "chroot"]
+        words += ["--volume", f"{build.folder}/compose:/data", own, "timeout", "300", "sh", "-c", script]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        logs = "".join(f"\n{name}: {(build.folder / f'{name}.log').read_text()[-1500:]}" for name in names)
+        assert "ended 0" in said.stdout, said.stdout[-3000:] + said.stderr[-2000:] + logs
 
 
 def ready(build, name, seconds=180):

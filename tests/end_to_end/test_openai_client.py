@@ -156,6 +156,8 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
         assert losses[0] < losses[-1], "newest first: the loss fell"
         lines = client.files.content(job.result_files[0]).text.splitlines()
         assert float(lines[-1].split(",")[1]) == pytest.approx(losses[0])
+        accuracies = [float(line.split(",")[2]) for line in lines[1:]]
+        assert 0 <= accuracies[0] < accuracies[-1] <= 1, "train_accuracy: the tokens that were right"
         assert job.fine_tuned_model in [model.id for model in client.models.list()]
         began = time.monotonic()
         asked = {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
+import jsonschema
 import pytest
 import yaml
 
@@ -27,6 +31,40 @@ def pods():
             yield from ((f"{name} {at}", group["template"]["spec"]) for at, group in enumerate(groups))
 
 
+def closed(required, **fields):
+    """An object of these fields and no others."""
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+TEXT, FLAG, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": 0}
+TEXTS = {"type": "object", "additionalProperties": TEXT}
+GROUP = {"rayStartParams": TEXTS, "template": closed(["spec"], metadata={"type": "object"}, spec={"type": "object"})}
+HEAD = {"serviceType": TEXT, "headService": {"type": "object"}, "enableIngress": FLAG}
+SCALE = {"workersToDelete": {"type": "array", "items": TEXT}}
+WORKERS = {"groupName": TEXT, "numOfHosts": NUMBER, "scaleStrategy": closed([], **SCALE)}
+REPLICAS = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), NUMBER)
+RAY_CLUSTER = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayCluster"},
+    metadata={"type": "object"},
+    spec=closed(
+        ["headGroupSpec"],
+        headGroupSpec=closed(["rayStartParams", "template"], **HEAD, **GROUP),
+        workerGroupSpecs={
+            "type": "array",
+            "items": closed(
+                ["groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"],
+                **WORKERS, **REPLICAS, **GROUP,
+            ),
+        },
+        rayVersion=TEXT, enableInTreeAutoscaling=FLAG, autoscalerOptions={"type": "object"}, suspend=FLAG,
+        headServiceAnnotations=TEXTS,
+    ),
+)  # fmt: skip
+"""The fields of `RayClusterSpec` and their types, as KubeRay's raycluster_types.go of the API `ray.io/v1` has them."""
+
+
 @pytest.mark.parametrize(
     ("path", "document"), [pytest.param(*each, id=f"{each[0]} {each[1]['kind']}") for each in DOCUMENTS]
 )
@@ -34,6 +72,7 @@ def test_every_manifest_is_valid(path, document):
     import kubernetes_validate  # here, or every worker would read the grammars that it brings
 
     if document["kind"] == "RayCluster":  # KubeRay's own kind: its pods are Kubernetes'
+        jsonschema.validate(document, RAY_CLUSTER)
         for name, spec in pods():
             if name.startswith(str(path)):
                 pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
@@ -139,14 +178,42 @@ def test_each_profile_of_compose_has_one_service_at_the_port():
     ],
 )
 def test_the_entry_point_starts_what_its_word_says(tmp_path, words, environment, started):
-    for name in ("finery", "ray"):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
-        (tmp_path / name).chmod(0o755)
+    assert entered(tmp_path, words, environment, 'echo finery "$@"').strip() == started
+
+
+def test_a_service_on_a_ray_cluster_is_a_node_of_it_that_runs_no_jobs_and_joins_again(tmp_path):
+    """Ray is spoken to through a node on the same machine: without one the agent of the executor finds no cluster."""
+    environment = {"FINERY_EXECUTOR": "ray", "FINERY_RAY_ADDRESS": "head:6379"}
+    told = f'until [ "$(grep -c . {tmp_path}/joined 2> /dev/null)" = 2 ]; do :; done; echo finery "$@"'
+    assert entered(tmp_path, ["serve"], {**environment, "RAY_AUTH_TOKEN": "t"}, told).strip() == "finery serve"
+    joined = (tmp_path / "joined").read_text().splitlines()[:2]
+    assert joined == ["start --block --disable-usage-stats --address head:6379 --num-cpus 0 --num-gpus 0"] * 2
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        entered(tmp_path, ["serve"], environment, told)
+    assert "set RAY_AUTH_TOKEN to the token of the cluster" in caught.value.stderr
+
+
+def entered(folder, words, environment, finery):
+    """What the entry point prints, with stand-ins for its programs: `ray` ends at once when it joins for a service."""
+    joins = f'case "$*" in *"--num-cpus 0 --num-gpus 0") echo "$@" >> {folder}/joined;; *) echo ray "$@";; esac'
+    for name, script in (("finery", finery), ("ray", joins), ("sleep", ":")):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
     command = ["sh", str(DEPLOY / "entrypoint.sh"), *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", **environment}
-    )
-    assert done.stdout.strip() == started
+    path = f"{folder}:/usr/bin:/bin"
+    group = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PATH": path, **environment},
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        group.wait(30)
+    finally:
+        with suppress(ProcessLookupError):  # what it started in the background
+            os.killpg(group.pid, signal.SIGKILL)
+    out, errors = group.communicate()
+    if group.returncode:
+        raise subprocess.CalledProcessError(group.returncode, command, out, errors)
+    return str(out)
 
 
 def test_a_worker_without_a_token_or_a_head_is_a_sentence():

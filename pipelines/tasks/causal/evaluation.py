@@ -22,7 +22,7 @@ from pipelines.core.recipe import START, trained_by
 from pipelines.data import chat_templates
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
-from pipelines.metrics.perplexity import Tally, likelihood
+from pipelines.metrics.perplexity import Tally, completion_likelihood
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.models.predict import InferenceOptions, answers
 from pipelines.tasks.evaluation import (
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from pipelines.tasks.base import LabelledTask
 
-MOST_LOGITS = 2**26
-"""Numbers of a batch's output, so that long answers and large vocabularies fit into memory."""
-
 
 def likelihoods(
     model: PreTrainedModel,
@@ -51,29 +48,34 @@ def likelihoods(
     max_length: int,
     **running: Unpack[InferenceOptions],
 ) -> Tally:
-    """Bits, tokens and bytes of the answers of each row that has any within `max_length` tokens, on every process.
-    fp32."""
+    """Bits, tokens, right tokens and bytes of the answers of each row that has any within `max_length` tokens, on every
+    process. fp32."""
     import torch
+
+    from pipelines.models.log_probabilities import distributions_of, log_probabilities_of
 
     examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
     together = CompletionCollator(padding_token(tokenizer))
-    lengths = examples.lengths.tolist()
-    fitting = MOST_LOGITS // (max(lengths, default=1) * model.config.get_text_config().vocab_size)
-    running["batch_size"] = max(1, min(running.get("batch_size", 32), fitting))
 
-    def answer(positions: list[int], device: Any) -> list[tuple[float, float]]:
-        """Bits and tokens of each."""
+    def answer(positions: list[int], device: Any) -> list[tuple[float, float, float]]:
+        """Bits, tokens and right tokens of each."""
         inputs = {name: value.to(device) for name, value in together([examples[at] for at in positions]).items()}
         labels = inputs.pop("labels")
-        logits = model(**inputs).logits.float()
-        nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-        bits = nats.double().sum(1).cpu().numpy() / np.log(2.0)
-        return list(zip(bits, (labels != IGNORED).sum(1).cpu().numpy(), strict=True))
+        wanted = labels != IGNORED
+        _, said = distributions_of(model, inputs, wanted)
+        target = labels[wanted]
+        sums = torch.zeros(len(positions), 3, dtype=torch.float64)
+        rows = wanted.nonzero()[:, 0].cpu()
+        for part, logits in said.in_chunks():  # (some, vocabulary)
+            bits = -log_probabilities_of(logits, target[part]).cpu().double() / np.log(2.0)
+            right = (logits.argmax(-1) == target[part]).cpu().double()
+            sums.index_add_(0, rows[part], torch.stack([bits, torch.ones_like(bits), right], 1))
+        return [tuple(each) for each in sums.tolist()]
 
-    bits, tokens = np.asarray(answers(model, lengths, answer, **running), dtype=np.float64).T
-    return Tally.of(
-        np.asarray(examples.index), {"bits": bits, "tokens": tokens, "bytes": examples.sizes.astype(np.float64)}
-    )
+    told = answers(model, examples.lengths.tolist(), answer, **running)
+    bits, tokens, right = np.asarray(told, dtype=np.float64).reshape(-1, 3).T
+    columns = {"bits": bits, "tokens": tokens, "right": right, "bytes": examples.sizes.astype(np.float64)}
+    return Tally.of(np.asarray(examples.index), columns)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class CompletionPredictions(SplitPredictions):
         self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES
     ) -> Intervals:
         part = self.part(ALL if members is None else members)
-        ranges = {} if members is not None else self.tally.intervals(likelihood, seed)
+        ranges = {} if members is not None else self.tally.intervals(completion_likelihood, seed)
         if part is None:
             return ranges
         texts, references = (graded(task, column) for column in part)
@@ -134,14 +136,14 @@ class CompletionPredictions(SplitPredictions):
         return None if self.texts is None else constant_text(self.benchmark, self.split, self.texts)
 
     def table(self) -> pa.Table:
-        """As for other written texts, with bits and tokens of the right answer; no rows where nothing was written."""
+        """As for other written texts, with bits, tokens and right tokens of the right answer; no rows where nothing was
+        written."""
         import pyarrow as pa
 
-        bits, tokens = (np.full(len(self.rows), np.nan) for _ in range(2))
-        bits[self.tally.documents], tokens[self.tally.documents] = (
-            self.tally.columns["bits"],
-            self.tally.columns["tokens"],
-        )
+        measured = {}
+        for name in ("bits", "tokens", "right"):
+            measured[f"completion_{name}"] = column = np.full(len(self.rows), np.nan)
+            column[self.tally.documents] = self.tally.columns[name]
         texts = [] if self.texts is None else list(self.texts)
         table = pa.table(
             {
@@ -149,15 +151,14 @@ class CompletionPredictions(SplitPredictions):
                 "source": pa.array(list(self.rows.texts), pa.string()),
                 "reference": pa.array(list(self.labels), pa.string()),
                 "hypothesis": pa.array(texts or [None] * len(self.rows), pa.string()),
-                "completion_bits": pa.array(bits, pa.float64()),
-                "completion_tokens": pa.array(tokens, pa.float64()),
+                **{name: pa.array(column, pa.float64()) for name, column in measured.items()},
             }
         )
         return table if texts else table.slice(0, 0)
 
 
 def score_completions(task: Task) -> Score:
-    """The task's metrics of written texts, and perplexity and bits per byte where likelihoods are given."""
+    """The task's metrics of written texts, and `completion_likelihood` where likelihoods are given."""
     return partial(_score, task)
 
 
@@ -166,7 +167,7 @@ def _score(task: Task, answers: Any, references: Any) -> dict[str, float]:
     scores: dict[str, float] = {}
     if texts is not None and task.metrics:
         scores |= score_texts(task)(graded(task, texts), graded(task, references))
-    return scores | (answers.tally.figures(likelihood) if isinstance(answers, ScoredCompletions) else {})
+    return scores | (answers.tally.figures(completion_likelihood) if isinstance(answers, ScoredCompletions) else {})
 
 
 def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:

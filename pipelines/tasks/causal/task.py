@@ -40,7 +40,7 @@ TEXT_METRICS = ("rouge1", "rouge2", "rougeL")
 """How answers in words are compared with others."""
 PATTERN_METRICS = ("exact_match",)
 """How answers are compared of which a pattern takes the decisive part."""
-LIKELIHOOD = ("perplexity", "bits_per_byte")
+LIKELIHOOD = ("perplexity", "bits_per_byte", "mean_token_accuracy")
 """What is measured of every task of this kind, whatever it writes."""
 
 

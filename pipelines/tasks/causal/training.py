@@ -142,7 +142,7 @@ class CausalTraining(TaskTraining):
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
         from pipelines.models import varlen
-        from pipelines.objectives.losses import token_loss
+        from pipelines.objectives.losses import Meter, token_loss
         from pipelines.tasks.first_batch import examined, tell
 
         words = {"model_type": model.config.model_type, **model.config.to_dict()}
@@ -159,7 +159,8 @@ class CausalTraining(TaskTraining):
         examples = encode_completions(tokenizer, dialogues, rows.index, limit, train_on, stops_of(model))
         tell(context, examined(tokenizer, dialogues, examples, limit, task.name, rows.format, template))
         pad = padding_token(tokenizer)
-        loss = partial(token_loss, smoothing=subject.label_smoothing_factor)
+        meter = Meter()
+        loss = partial(token_loss, smoothing=subject.label_smoothing_factor, meter=meter)
         if subject.packing:
             arguments = getattr(subject, "arguments", None)
             if arguments is not None:  # tasks that share a body, and its attention, have none of their own
@@ -167,8 +168,8 @@ class CausalTraining(TaskTraining):
             packed = Packed(pad, masks=not varlen.names_sequences(model.config))
             if packed.masks and (why := loses_window(words, limit)) is not None:
                 raise IncompatibleError(f"packing is true, which {why}")
-            return PreparedTask(pack_completions(examples, limit), packed, loss)
-        return PreparedTask(examples, CompletionCollator(pad), loss)
+            return PreparedTask(pack_completions(examples, limit), packed, loss, meter=meter)
+        return PreparedTask(examples, CompletionCollator(pad), loss, meter=meter)
 
 
 def inherited_template(context: Context) -> str | None:

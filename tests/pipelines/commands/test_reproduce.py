@@ -150,6 +150,28 @@ def test_the_environment_gets_this_finery(tmp_path):
 
 
 @pytest.mark.long
+def test_a_stranger_gets_them_with_the_versions_of_the_manifest_too(copy, tmp_path):
+    """Another version than the one that the tests run with is what the run then has."""
+    from tests.pipelines.commands.test_verify import write_sums_again
+
+    manifest = json.loads((copy / "manifest.json").read_text())
+    assert manifest["environment"]["tqdm"] != "4.66.5"
+    manifest["environment"]["tqdm"] = "4.66.5"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    write_sums_again(copy)
+    try:
+        told = answer({"folder": str(copy), "data": str(finished().root), "environment": True})
+    except PublishError as error:
+        if "cannot be made" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert told["reproduced"], told
+    assert told["same_weights"]
+    again = json.loads((tmp_path / "runs/reproduce-finished/registry/finished/manifest.json").read_text())
+    assert again["environment"] == manifest["environment"]
+
+
+@pytest.mark.long
 def test_an_environment_that_cannot_be_made_is_one_sentence(tmp_path):
     with pytest.raises(PublishError, match=r"the environment in .* cannot be made: ERROR: .*no-such-thing"):
         reproduce.environment(tmp_path, {"finery": "0", "no-such-thing": "1 +nonsense"})

@@ -1,8 +1,11 @@
-"""Which models vLLM would serve, and what it would be told: against a stand-in, as vLLM itself needs a GPU."""
+"""Which models vLLM serves, what it is told and what it writes: against a stand-in, and a real vLLM where there is one."""
 
 from __future__ import annotations
 
+import copy
 import json
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +18,8 @@ import torch
 from pipelines.serving import vllm_engine
 from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from pipelines.serving.vllm_engine import VllmEngine, sampling, unfit
-from tests import writers
+from tests import tiny, writers
+from tests.pipelines.serving.real_vllm import LIMIT, PROMPT
 
 END = 3
 
@@ -63,9 +67,12 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.LLMEngine = SimpleNamespace(from_engine_args=lambda words: module.engine)
     module.SamplingParams = lambda **words: SimpleNamespace(**words)
     module.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: ["LlamaForCausalLM", "GPT2LMHeadModel"])
+    platforms: Any = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(is_unspecified=lambda: False, is_cpu=lambda: False)
     monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object())
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return module
 
 
@@ -81,8 +88,12 @@ def test_it_is_taken_where_it_is_there_and_knows_the_model(
     assert why(architectures=["T5"], is_encoder_decoder=True) == "it is an encoder-decoder"
     (tmp_path / "adapter_config.json").touch()
     assert unfit(tmp_path) == "it is an adapter beside its base"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert unfit(tmp_path) == "vLLM needs a GPU"
+    (tmp_path / "adapter_config.json").unlink()
+    monkeypatch.setattr(sys.modules["vllm.platforms"].current_platform, "is_unspecified", lambda: True)
+    assert (
+        why(architectures=["LlamaForCausalLM"])
+        == "the vLLM that is installed is made for other devices than this machine has"
+    )
     monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
     assert unfit(tmp_path) == "vLLM is not installed"
 
@@ -156,3 +167,39 @@ def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> 
     engine.submit(broken := Text(SamplingSettings(temperature=0), 3, prompt=(1,)))
     assert broken.over.wait(10)
     assert (broken.reason, problems) == ("error", ["out of memory"])
+
+
+@pytest.mark.long
+@pytest.mark.skipif("FINERY_VLLM_BIN" not in os.environ, reason="FINERY_VLLM_BIN names no environment with vLLM")
+def test_a_real_vllm_writes_what_transformers_writes(tmp_path: Path) -> None:
+    """Of a Llama: greedy tokens and log-probabilities, the prompt's too; the same text again for the same seed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": 128, "num_key_value_heads": 1}
+    shape |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = LlamaConfig(**shape, **ends)
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    command = [f"{os.environ['FINERY_VLLM_BIN']}/python", "-m", "tests.pipelines.serving.real_vllm", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["unfit"], said["problems"]) == ("", [])
+    with torch.no_grad():
+        written = model.generate(torch.tensor([PROMPT]), max_new_tokens=LIMIT, do_sample=False)[0].tolist()
+        chances = model(torch.tensor([written])).logits[0].log_softmax(-1)
+    named = [chances[place - 1, written[place]].item() for place in range(1, len(written))]
+    asked, told = len(PROMPT), said["greedy"]
+    assert (told["tokens"], told["reason"]) == (written[asked:], "length")
+    assert told["logprobs"] == pytest.approx(named[asked - 1 :], abs=1e-4)
+    assert said["echo"]["logprobs"] == [None, *(pytest.approx(each, abs=1e-4) for each in named[: asked - 1])]
+    assert (said["echo"]["tokens"], said["echo"]["reason"]) == ([], "length")
+    assert said["stopped"]["reason"] == "stop"
+    assert len(said["stopped"]["tokens"]) <= 3
+    one, again, other = (each["tokens"] for each in said["seeds"])
+    assert one == again != other
+    assert said["cancelled"] == "cancelled"

@@ -147,9 +147,8 @@ def test_a_new_job_waits_with_every_auto_resolved(client, served, job, training_
 def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(client, served, job):
     attempt = run(served, job)
     assert client.fine_tuning.jobs.retrieve(job.id).status == "running"
-    served.store.record_stage(
-        attempt.id, attempt.fencing, "evaluate", metrics={"supervised": {"perplexity": math.e**1.5}}, with_scores=True
-    )
+    scores = {"supervised": {"perplexity": math.e**1.5, "mean_token_accuracy": 0.25}}
+    served.store.record_stage(attempt.id, attempt.fencing, "evaluate", metrics=scores, with_scores=True)
     name = served.store.job(attempt.job).request.openai["fine_tuned_model"]
     published(served, attempt, name)
     served.succeeded(attempt)
@@ -158,7 +157,9 @@ def test_a_finished_job_has_its_model_its_tokens_its_events_and_its_result_file(
     assert done.finished_at >= done.created_at
     lines = client.files.content(done.result_files[0]).text.splitlines()
     assert lines[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy,full_valid_loss")
-    assert lines[1:] == ["1,4.0,,,,,", "2,3.0,,,,,", "3,2.0,,,,,", "4,1.0,,1.5,,,"], "no validation file: none is whole"
+    assert lines[1:] == ["1,4.0,,,,,", "2,3.0,,,,,", "3,2.0,,,,,", "4,1.0,,1.5,0.25,,"], (
+        "no validation file: none is whole"
+    )
     assert client.fine_tuning.jobs.retrieve(job.id).result_files == done.result_files, "made once"
     events = list(client.fine_tuning.jobs.list_events(job.id, limit=3))
     messages = [each.message for each in events]

@@ -22,7 +22,7 @@ from pipelines.core.load import loads
 from pipelines.core.registry import TASKS
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.metrics.perplexity import Tally, likelihood
+from pipelines.metrics.perplexity import Tally, completion_likelihood
 from pipelines.tasks.causal.evaluation import CompletionPredictions, graded, likelihoods, score_completions
 from pipelines.tasks.causal.task import Dialogues
 from pipelines.tasks.predictions import write_predictions
@@ -65,22 +65,24 @@ def asked(
     return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
-def alone(model: Any, prompt: str, answer: str) -> tuple[float, int, str]:
-    """(bits of the answer and its end, their number, five tokens that the model likes best), one token at a time."""
+def alone(model: Any, prompt: str, answer: str) -> tuple[float, int, str, int]:
+    """(bits of the answer and its end, their number, five tokens that the model likes best, how many of the answer's it
+    likes best), one token at a time."""
     tokenizer = tiny.tokenizer()
     ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     wanted = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    bits, told = 0.0, []
+    bits, told, right = 0.0, [], 0
     with torch.no_grad():
         for place, token in enumerate(wanted):
             logits = model(torch.tensor([[*ids, *wanted[:place]]])).logits[0, -1]
             bits -= torch.log_softmax(logits.double(), -1)[token].item() / torch.log(torch.tensor(2.0)).item()
+            right += int(logits.argmax()) == token
         for _ in range(5):
             best = int(model(torch.tensor([[*ids, *told]])).logits[0, -1].argmax())
             told.append(best)
             if best == tokenizer.eos_token_id:
                 break
-    return bits, len(wanted), tokenizer.decode(told, skip_special_tokens=True).strip()
+    return bits, len(wanted), tokenizer.decode(told, skip_special_tokens=True).strip(), right
 
 
 def test_likelihood_and_answers_are_those_of_each_prompt_alone(
@@ -88,10 +90,12 @@ def test_likelihood_and_answers_are_those_of_each_prompt_alone(
 ) -> None:
     metrics, details, rows = asked(recipe(tmp_path, ROWS), evaluation_context, model)
     expected = [alone(model, row["prompt"], row["completion"]) for row in ROWS]
-    assert [row["hypothesis"] for row in rows] == [text for _, _, text in expected]
-    assert [row["completion_bits"] for row in rows] == pytest.approx([bits for bits, _, _ in expected], rel=1e-4)
-    assert [row["completion_tokens"] for row in rows] == [count for _, count, _ in expected]
-    total, tokens = sum(bits for bits, _, _ in expected), sum(count for _, count, _ in expected)
+    assert [row["hypothesis"] for row in rows] == [text for _, _, text, _ in expected]
+    assert [row["completion_bits"] for row in rows] == pytest.approx([bits for bits, _, _, _ in expected], rel=1e-4)
+    assert [row["completion_tokens"] for row in rows] == [count for _, count, _, _ in expected]
+    assert [row["completion_right"] for row in rows] == [right for *_, right in expected]
+    total, tokens = sum(bits for bits, _, _, _ in expected), sum(count for _, count, _, _ in expected)
+    assert metrics["mean_token_accuracy"] == sum(right for *_, right in expected) / tokens
     assert metrics["perplexity"] == pytest.approx(2 ** (total / tokens), rel=1e-3)
     assert metrics["bits_per_byte"] == pytest.approx(
         total / sum(len(row["completion"].encode()) for row in ROWS), rel=1e-3
@@ -108,7 +112,7 @@ def test_texts_without_a_prompt_are_measured_and_nothing_is_written(
     metrics, details, rows = asked(
         recipe(tmp_path, [{"text": row["completion"]} for row in ROWS]), evaluation_context, model
     )
-    assert set(metrics) == {"perplexity", "bits_per_byte"}
+    assert set(metrics) == {"perplexity", "bits_per_byte", "mean_token_accuracy"}
     assert rows == []
     assert "generation" not in details
 
@@ -151,7 +155,13 @@ ALPACA = TASKS.load("alpaca")
 GSM8K = TASKS.load("gsm8k")
 
 TALLY = Tally(
-    np.array([0, 1]), {"bits": np.array([6.0, 2.0]), "tokens": np.array([3.0, 1.0]), "bytes": np.array([4.0, 12.0])}
+    np.array([0, 1]),
+    {
+        "bits": np.array([6.0, 2.0]),
+        "tokens": np.array([3.0, 1.0]),
+        "right": np.array([2.0, 1.0]),
+        "bytes": np.array([4.0, 12.0]),
+    },
 )
 
 
@@ -165,8 +175,9 @@ def said(texts, labels=("a cat", "a dog"), tally=TALLY):
 def test_texts_and_likelihood_are_scored_together():
     found = said(["a cat", "bird"])
     scores = score_completions(ALPACA)(found.answers, found.labels)
-    # 8 bits over 4 tokens and over 16 bytes
-    assert scores == {"rouge1": 50.0, "rouge2": 50.0, "rougeL": 50.0, "perplexity": 4.0, "bits_per_byte": 0.5}
+    # 8 bits over 4 tokens and over 16 bytes, 3 of 4 tokens right
+    written = {"rouge1": 50.0, "rouge2": 50.0, "rougeL": 50.0}
+    assert scores == {**written, "perplexity": 4.0, "bits_per_byte": 0.5, "mean_token_accuracy": 0.75}
     ranges = found.intervals(ALPACA, score_completions(ALPACA), 0)
     assert set(ranges) == set(scores) == set(ALPACA.scores)
     assert all(low <= scores[name] <= high for name, (low, high) in ranges.items())
@@ -174,8 +185,12 @@ def test_texts_and_likelihood_are_scored_together():
 
 def test_without_prompts_there_is_a_likelihood_only():
     found = said(None)
-    assert set(score_completions(ALPACA)(found.answers, found.labels)) == {"perplexity", "bits_per_byte"}
-    assert set(found.intervals(ALPACA, None, 0)) == {"perplexity", "bits_per_byte"}
+    assert set(score_completions(ALPACA)(found.answers, found.labels)) == {
+        "perplexity",
+        "bits_per_byte",
+        "mean_token_accuracy",
+    }
+    assert set(found.intervals(ALPACA, None, 0)) == {"perplexity", "bits_per_byte", "mean_token_accuracy"}
     assert found.doubt(ALPACA) is None
     assert found.table().num_rows == 0
 
@@ -258,7 +273,7 @@ def test_bits_and_tokens_are_those_of_asking_token_by_token(decoder_of):
     assert tally.columns["bits"].tolist() == pytest.approx([bits for bits, _ in expected], rel=1e-4)
     assert tally.columns["tokens"].tolist() == [tokens for _, tokens in expected]
     assert tally.columns["bytes"].tolist() == [len(each.completion.encode()) for each in rows]
-    figures = tally.figures(likelihood)
+    figures = tally.figures(completion_likelihood)
     total = sum(bits for bits, _ in expected)
     assert figures["perplexity"] == pytest.approx(2 ** (total / sum(tokens for _, tokens in expected)), rel=1e-4)
     assert figures["bits_per_byte"] == pytest.approx(

@@ -66,7 +66,7 @@ def test_a_pattern_chooses_the_metric(tmp_path):
     assert block(tmp_path).task("x").metrics == ("rouge1", "rouge2", "rougeL")
     assert block(tmp_path, answer_pattern="#### (.+)").task("x").metrics == ("exact_match",)
     assert block(tmp_path, format="text").task("x").metrics == ()
-    assert block(tmp_path).task("x").scores[-2:] == ("perplexity", "bits_per_byte")
+    assert block(tmp_path).task("x").scores[-3:] == ("perplexity", "bits_per_byte", "mean_token_accuracy")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,20 @@ def test_the_loss_is_that_of_transformers_on_the_answers(folder, context):
     assert loss.item() == pytest.approx(other.item(), rel=1e-5)
 
 
+def test_the_share_of_tokens_that_the_model_finds_most_probable_stands_beside_the_loss(folder, context):
+    """What TRL's SFTTrainer logs under the same name."""
+    lesson, model, _, _ = prepared(folder, context)
+    model.eval()
+    batch = lesson.collate([lesson.examples[at] for at in range(4)])
+    named = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.argmax(-1)
+    wanted = batch["labels"] != -100
+    batch["labels"] = torch.where(wanted & (torch.arange(wanted.shape[1]) % 2 == 0), named, batch["labels"])
+    lesson.loss(model, batch)
+    share = (named == batch["labels"])[wanted].double().mean().item()
+    assert 0.3 < share < 0.9
+    assert lesson.meter.take(training=False) == {"mean_token_accuracy": pytest.approx(share)}
+
+
 def test_smoothing_is_that_of_torch_on_the_answers(folder, context):
     lesson, model, _, _ = prepared(folder, context, ", label_smoothing_factor: 0.2")
     model.eval()
