@@ -49,7 +49,7 @@ COPY configs /opt/source/configs
 COPY pipelines /opt/source/pipelines
 COPY service /opt/source/service
 # Extras of the package; `ray` is what `worker` needs
-ARG EXTRAS=[ray]
+ARG EXTRAS=[ray,structured]
 RUN /opt/finery/bin/pip install --no-cache-dir --constraint /opt/source/constraints.txt "/opt/source${EXTRAS}"
 # What the image consists of, as CycloneDX; the tool that writes it stays here, and pip goes.
 RUN python3 -m venv /opt/sbom \

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from pipelines.models.tokenizer import open_tokenizer
 from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
 from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
+from pipelines.serving.text_forms import TextForms
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,6 +107,11 @@ class Writer:
             checkpoints.positions_of(model, tokenizer),
             model.get_input_embeddings().weight.shape[0],
         )
+
+    @cached_property
+    def forms(self) -> TextForms:
+        """What its answers may be held to."""
+        return TextForms(self.tokenizer, self.ends, self.rows)
 
     def limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
         """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
@@ -442,6 +448,7 @@ class ServedModel:
         stream = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
+        forms = writer.forms if choice.json_schema is not None and self.about["engine"] != "vllm" else None
         sequences = [
             WrittenSequence(
                 writer.tokenizer,
@@ -454,6 +461,7 @@ class ServedModel:
                 writer.apart,
                 writer.name,
                 echo,
+                None if forms is None else forms.of_json(choice.json_schema or ""),
             )
             for place, (ids, limit, echo) in enumerate(
                 zip(prompts, limits, echoes or [None] * len(prompts), strict=True)

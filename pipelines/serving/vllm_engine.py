@@ -31,6 +31,8 @@ SETTINGS = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB, taken at once
 }
+FORMS = {"backend": "guidance", "disable_any_whitespace": True}
+"""xgrammar 0.2.8 lets control characters into the strings of JSON; and a model that may write white space goes on with it."""
 ON_CPU = {"dtype": "float32", "enforce_eager": True, "distributed_executor_backend": "uni"}
 """As the other engines compute there; compiling would take longer than a cold start may."""
 
@@ -100,6 +102,7 @@ def opened_by_vllm(folder: str, context: int | None) -> Any:
             gpu_memory_utilization=MEMORY,
             seed=0,
             trust_remote_code=False,
+            structured_outputs_config=FORMS,
             disable_log_stats=True,
             **words,
         )
@@ -164,6 +167,7 @@ class VllmEngine:
     def _take_in(self) -> bool:
         """Begin the texts that wait; sleeps while there is nothing to write. False when the engine is closed."""
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
 
         with self._changed:
             while not self._waiting and not self._open and not self._closed:
@@ -173,10 +177,15 @@ class VllmEngine:
         for each in new:
             self._count += 1
             name = str(self._count)
-            self._open[name] = each
-            self._engine.add_request(
-                name, {"prompt_token_ids": each.prompt}, SamplingParams(**sampling(each, self._ends))
-            )
+            words = sampling(each, self._ends)
+            try:
+                if (schema := each.choice.json_schema) is not None:
+                    words["structured_outputs"] = StructuredOutputsParams(json=schema)
+                self._engine.add_request(name, {"prompt_token_ids": each.prompt}, SamplingParams(**words))
+            except ValueError:  # a schema that it cannot follow, or a setting that it refuses
+                each.end("error")
+            else:
+                self._open[name] = each
         return not self._closed
 
     def _told(self, output: Any) -> None:

@@ -6,6 +6,7 @@ What is not offered and changes the meaning of an answer is refused by name; wha
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,7 @@ LARGEST_SEED = 2**63 - 1
 MOST_CHOICES = 8
 MOST_PROMPTS = 64
 MOST_INPUTS = 2048
+LARGEST_SCHEMA = 1 << 16
 Text = Annotated[str, Field(max_length=1 << 20)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Stop = Annotated[str, Field(min_length=1, max_length=200)]
@@ -143,12 +145,47 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+class JsonSchema(BaseModel):
+    """A schema that an answer follows, as OpenAI's structured outputs have it; `strict` or not, it is followed."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    name: Annotated[str, Field(min_length=1, max_length=64)] = "answer"
+    schema_: dict[str, Any] = Field({"type": "object"}, alias="schema")
+
+
 class ResponseFormat(BaseModel):
-    """The form of an answer: text alone."""
+    """The form of an answer: text, an object of JSON, or JSON by a schema."""
 
     model_config = ConfigDict(extra="ignore")
 
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise Problem(
+                400,
+                "'response_format' has 'json_schema' where its type is json_schema, and only there.",
+                "invalid_request",
+                param="response_format",
+            )
+        if len(self.schema_text or "") > LARGEST_SCHEMA:
+            raise Problem(
+                400,
+                f"The schema of 'response_format' has more than {LARGEST_SCHEMA:,} characters.",
+                "invalid_request",
+                param="response_format",
+            )
+        return self
+
+    @property
+    def schema_text(self) -> str | None:
+        """The schema as JSON; None for text."""
+        if self.type == "text":
+            return None
+        return json.dumps({"type": "object"} if self.json_schema is None else self.json_schema.schema_)
 
 
 class ChatBody(GenerationBody):
@@ -171,10 +208,11 @@ class ChatBody(GenerationBody):
         """As the process takes it."""
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         top_logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        schema = None if self.response_format is None else self.response_format.schema_text
         return {
             "messages": [each.plain() for each in self.messages],
             "n": self.n,
-            "choice": self.choice(most, top_logprobs),
+            "choice": self.choice(most, top_logprobs) | ({} if schema is None else {"json_schema": schema}),
         }
 
 

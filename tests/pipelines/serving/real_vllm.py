@@ -8,10 +8,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import HALF, Echo, SamplingSettings, WrittenSequence
 
 PROMPT = (5, 6, 7, 30, 41)
-LIMIT = 8
+LIMIT = 16
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 4}, "kind": {"enum": ["a", "b"]}},
+        "required": ["name", "kind"],
+        "additionalProperties": False,
+    }
+)
 
 
 class Text(WrittenSequence):
@@ -49,7 +57,7 @@ def main(folder: str) -> None:
         return {"tokens": text.tokens, "reason": text.reason, "logprobs": [each["logprob"] for each in records]}
 
     greedy = ended(begun(temperature=0, logprobs=1))
-    stop = tokenizer.decode(greedy["tokens"][2:3])
+    stop = next(each for each in tokenizer.decode(greedy["tokens"]) if each != HALF)
     endless = begun(120, temperature=0)
     endless.cancelled = True
     said = {
@@ -59,6 +67,10 @@ def main(folder: str) -> None:
         "echo": ended(begun(0, Echo("abcde", tuple(range(len(PROMPT)))), temperature=0, logprobs=1)),
         "seeds": [ended(each) for each in [begun(temperature=1.0, seed=seed) for seed in (3, 3, 4)]],
         "cancelled": ended(endless)["reason"],
+        "json": [
+            tokenizer.decode(ended(begun(90, temperature=1.0, seed=seed, json_schema=SCHEMA))["tokens"], True)
+            for seed in range(3)
+        ],
         "problems": problems,
     }
     engine.close()

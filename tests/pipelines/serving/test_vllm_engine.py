@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -12,14 +11,16 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import torch
 
 from pipelines.serving import vllm_engine
 from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from pipelines.serving.vllm_engine import VllmEngine, sampling, unfit
-from tests import tiny, writers
-from tests.pipelines.serving.real_vllm import LIMIT, PROMPT
+from tests import writers
+from tests.byte_pairs import byte_pairs
+from tests.pipelines.serving.real_vllm import LIMIT, PROMPT, SCHEMA
 
 END = 3
 
@@ -32,6 +33,8 @@ class StandIn:
         self.aborted: list[str] = []
 
     def add_request(self, name: str, prompt: dict[str, Any], settings: Any) -> None:
+        if getattr(settings, "structured_outputs", SimpleNamespace(json="")).json == "[":
+            raise ValueError("no schema")
         self.open[name] = SimpleNamespace(prompt=prompt, settings=settings, tokens=[])
 
     def abort_request(self, names: list[str]) -> None:
@@ -69,7 +72,10 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: ["LlamaForCausalLM", "GPT2LMHeadModel"])
     platforms: Any = ModuleType("vllm.platforms")
     platforms.current_platform = SimpleNamespace(is_unspecified=lambda: False, is_cpu=lambda: False)
+    settings: Any = ModuleType("vllm.sampling_params")
+    settings.StructuredOutputsParams = lambda **words: SimpleNamespace(**words)
     monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", settings)
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object())
@@ -164,6 +170,12 @@ def test_texts_end_where_they_should_and_are_taken_back_from_vllm(vllm: Any) -> 
         assert (echoing.told[0]["text"], len(echoing.tokens), echoing.reason) == ("a b", limit, "length")
         assert [each["logprob"] for each in echoing.told[0]["tokens"]] == [None, -1.5]
 
+    engine.submit(refused := Text(SamplingSettings(json_schema="["), 3))
+    engine.submit(held := Text(SamplingSettings(json_schema="{}"), 3))
+    assert refused.over.wait(10)
+    assert held.over.wait(10)
+    assert (refused.reason, held.reason) == ("error", "length"), "a text that vLLM refuses ends alone"
+
     engine.submit(broken := Text(SamplingSettings(temperature=0), 3, prompt=(1,)))
     assert broken.over.wait(10)
     assert (broken.reason, problems) == ("error", ["out of memory"])
@@ -175,7 +187,7 @@ def test_a_real_vllm_writes_what_transformers_writes(tmp_path: Path) -> None:
     """Of a Llama: greedy tokens and log-probabilities, the prompt's too; the same text again for the same seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer = byte_pairs()
     torch.manual_seed(0)
     shape: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": 128, "num_key_value_heads": 1}
     shape |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -199,7 +211,9 @@ def test_a_real_vllm_writes_what_transformers_writes(tmp_path: Path) -> None:
     assert said["echo"]["logprobs"] == [None, *(pytest.approx(each, abs=1e-4) for each in named[: asked - 1])]
     assert (said["echo"]["tokens"], said["echo"]["reason"]) == ([], "length")
     assert said["stopped"]["reason"] == "stop"
-    assert len(said["stopped"]["tokens"]) <= 3
+    assert said["stopped"]["tokens"] == told["tokens"][: len(said["stopped"]["tokens"])]
     one, again, other = (each["tokens"] for each in said["seeds"])
     assert one == again != other
     assert said["cancelled"] == "cancelled"
+    for text in said["json"]:
+        jsonschema.validate(json.loads(text), json.loads(SCHEMA))

@@ -9,10 +9,11 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from service.api.problems import Problem
@@ -261,7 +262,15 @@ def test_vectors_come_as_numbers_and_as_bytes(client: Any) -> None:
             "'tools' is not offered",
         ),
         (lambda client: client.chat.completions.create(**GREEDY, extra_body={"temprature": 1}), "'temprature'; known:"),
-        (lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "json_object"}), "text"),
+        (
+            lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "json_object"}),
+            "its tokens are no pieces of text",
+        ),
+        (
+            lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "json_schema"}),
+            "'json_schema'",
+        ),
+        (lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "yaml"}), "response_format"),
         (lambda client: client.chat.completions.create(**GREEDY, top_logprobs=2), "needs logprobs: true"),
         (lambda client: client.completions.create(model=CHAT, prompt="x", max_tokens=0), "give echo: true too"),
         (
@@ -421,6 +430,94 @@ def test_predictions_come_with_probabilities_and_wrong_inputs_with_a_sentence(se
         answer = client.post(f"/api/v1/models/{name}/predict", json={"inputs": ["x"]})
         assert answer.status_code == status, answer.text
     assert served.submitter.post("/api/v1/models/classifier/predict", json={"inputs": []}).status_code == 422
+
+
+@pytest.fixture(scope="module")
+def json_model(served: Served) -> str:
+    """A chat model of byte pairs, whose weights know nothing."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tests.byte_pairs import byte_pairs
+
+    tokenizer = byte_pairs()
+    torch.manual_seed(0)
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = GPT2Config(vocab_size=len(tokenizer) + 4, n_positions=600, n_embd=16, n_layer=1, n_head=2, **ends)
+    folder = publish(served, "gpt2", "json-model", chats=True)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    tokenizer.save_pretrained(folder)
+    return "json-model"
+
+
+class Book(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    title: Annotated[str, pydantic.Field(max_length=10)]
+    pages: Annotated[int, pydantic.Field(ge=0, le=999)]
+    kind: Literal["novel", "play"]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_an_answer_of_a_schema_is_what_the_client_parses(client: Any, json_model: str, temperature: float) -> None:
+    """By the `parse` of OpenAI's client, which sends the schema of a pydantic model."""
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    asked: Any = {"model": json_model, "messages": MESSAGES, "temperature": temperature, "seed": 5, "max_tokens": 500}
+    made = client.chat.completions.parse(**asked, response_format=Book, logprobs=True)
+    choice = made.choices[0]
+    assert choice.finish_reason == "stop"
+    assert isinstance(choice.message.parsed, Book)
+    assert len(choice.logprobs.content) == made.usage.completion_tokens, "none is left out behind the last brace"
+    schema = {"type": "json_schema", "json_schema": {"name": "book", "schema": Book.model_json_schema()}}
+    chunks = list(client.chat.completions.create(**asked, response_format=schema, stream=True))
+    streamed = "".join(each.choices[0].delta.content or "" for each in chunks)
+    assert Book.model_validate_json(streamed).kind in ("novel", "play")
+    listed = client.chat.completions.create(**asked, n=2, response_format={"type": "json_object"}).choices
+    for each in listed:
+        if each.finish_reason == "stop":
+            assert isinstance(json.loads(each.message.content), dict)
+        else:
+            assert each.message.content.startswith("{")
+
+
+def test_a_schema_that_nobody_can_follow_is_one_sentence(client: Any, json_model: str) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    for schema, sentence in (
+        ({"type": "objekt"}, "Invalid type: objekt"),
+        ({"enum": ["x" * 70_000]}, "more than 65,536"),
+    ):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(model=json_model, messages=MESSAGES, response_format=form)
+        assert sentence in refused.value.message
+
+
+def test_a_reward_model_scores_answers_to_prompts_over_http(served: Served, tmp_path: Path) -> None:
+    """As transformers scores the pair of prompt and answer."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
+
+    folder = publish(served, "bert-classifier", "scorer")
+    writers.model("bert-classifier", seed=4, num_labels=1).save_pretrained(folder)
+    RewardSettings(RewardInputFormat("pair", 40)).write(folder, {})
+    asked = {"prompt": "the cat saw", "completions": ["a book", "the good cat"]}
+    answer = served.submitter.post("/api/v1/models/scorer/predict", json={"inputs": [asked]})
+    assert answer.status_code == 200, answer.text
+    (row,) = answer.json()["predictions"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    read = tokenizer([asked["prompt"]] * 2, asked["completions"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = AutoModelForSequenceClassification.from_pretrained(folder)(**read).logits[:, 0].tolist()
+    assert row["scores"] == pytest.approx(expected, abs=1e-5)
+    wrong = served.submitter.post("/api/v1/models/scorer/predict", json={"inputs": ["the cat"]})
+    assert wrong.status_code == 400
+    assert "prompt" in wrong.json()["detail"]
+    chat = served.submitter.post("/v1/chat/completions", json={**GREEDY, "model": "scorer"})
+    assert "scores answers to prompts" in chat.json()["error"]["message"]
 
 
 @pytest.mark.long
