@@ -22,6 +22,7 @@ from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import Rendered, TrainOn, render
 from pipelines.data.encoding import CHUNK
 from pipelines.data.packing import end_of_text
+from pipelines.data.ragged import Ragged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class Completions:
     """Tokenised dialogues, as columns. Those of which nothing is left to be learnt are not among them."""
 
-    input_ids: list[list[int]]
-    labels: list[list[int]]
+    input_ids: Ragged
+    labels: Ragged
     """The same ids, -100 where a token is not learnt."""
     index: list[int]
     """Row numbers in the file."""
@@ -57,8 +58,8 @@ class Completions:
         chosen = np.asarray(positions, dtype=np.int64)
         places = chosen.tolist()
         return Completions(
-            [self.input_ids[place] for place in places],
-            [self.labels[place] for place in places],
+            self.input_ids.take(chosen),
+            self.labels.take(chosen),
             [self.index[place] for place in places],
             self.lengths[chosen],
             self.sizes[chosen],
@@ -80,13 +81,14 @@ def encode_completions(
     Raises DataError where no row has anything left to learn.
     """
     end, opening = end_of_text(tokenizer), opening_of(tokenizer)
-    ids: list[list[int]] = []
-    labels: list[list[int]] = []
+    parts: list[tuple[Ragged, Ragged]] = []
     row_numbers: list[int] = []
     sizes: list[int] = []
     left_out: list[int] = []
     truncated = 0
     for start in range(0, len(dialogues), CHUNK):
+        ids: list[list[int]] = []
+        labels: list[list[int]] = []
         texts = [render(tokenizer, each, train_on) for each in dialogues[start : start + CHUNK]]
         for place, row in enumerate(tokenised(tokenizer, texts, opening), start=start):
             tokens, wanted = ended(row.ids, row.learnt, row.text.answered, end, stops)
@@ -100,13 +102,22 @@ def encode_completions(
             labels.append(row_labels)
             row_numbers.append(index[place])
             sizes.append(row.size_within(max_length))
-    if not ids and len(dialogues):
+        parts.append((Ragged.of(ids), Ragged.of(labels)))
+    if not row_numbers and len(dialogues):
         raise DataError(
             f"no answer is left of any of the {len(dialogues)} rows: within {max_length} tokens there is only "
             "the prompt; raise max_length"
         )
-    lengths = np.fromiter((len(each) for each in ids), dtype=np.int64, count=len(ids))
-    return Completions(ids, labels, row_numbers, lengths, np.asarray(sizes, dtype=np.int64), truncated, tuple(left_out))
+    every_id, every_label = (Ragged.joined([part[column] for part in parts]) for column in range(2))
+    return Completions(
+        every_id,
+        every_label,
+        row_numbers,
+        every_id.lengths,
+        np.asarray(sizes, dtype=np.int64),
+        truncated,
+        tuple(left_out),
+    )
 
 
 def ended(

@@ -1,6 +1,6 @@
 """Labelled texts as token ids: tokenised once, kept as columns, padded when a batch is put together.
 
-Columns are lists or arrays, one for each thing that is known of a row, so that rows are chosen by their positions.
+Columns are arrays or lists, one for each thing that is known of a row, so that rows are chosen by their positions.
 Texts and pairs of texts are cut to one length together; sources and targets each to a length of their own.
 """
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Rows
+from pipelines.data.ragged import Ragged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 class Columns:
     """What is known of the rows of one split; what is neither a list nor an array is said of all of them."""
 
-    input_ids: list[Any]
+    input_ids: Ragged
     """Token ids of each row."""
-    token_type_ids: list[Any] | None
+    token_type_ids: Ragged | None
     """Which of the two texts a token belongs to; None where the model has no segments."""
     lengths: npt.NDArray[np.int64]
     """Tokens of each row."""
@@ -51,6 +52,7 @@ class Columns:
         picked: dict[str, Any] = {
             name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)
         }
+        picked |= {name: column.take(chosen) for name, column in columns.items() if isinstance(column, Ragged)}
         places = chosen.tolist()
         picked |= {
             name: [column[place] for place in places] for name, column in columns.items() if isinstance(column, list)
@@ -79,7 +81,7 @@ CHUNK = 2_000
 class EncodedRows(Columns):
     """Tokenised rows of one split, as columns."""
 
-    labels: list[Any] | None
+    labels: list[Any] | Ragged | None
     """A class, a number, or ids of what the text is to become; None where the labels are not public."""
     index: list[int]
     """Row numbers in the file."""
@@ -92,8 +94,8 @@ class EncodedRows(Columns):
 def encode(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> EncodedRows:
     """Tokenise `rows`, special tokens included. Longer rows lose tokens from the end of their longer text."""
     segments = "token_type_ids" in tokenizer.model_input_names
-    input_ids: list[list[int]] = []
-    token_type_ids: list[list[int]] = []
+    input_ids: list[Ragged] = []
+    token_type_ids: list[Ragged] = []
     truncated = 0
     with settings_kept(tokenizer):
         for start in range(0, len(rows), CHUNK):
@@ -109,16 +111,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: int) -> E
                 return_attention_mask=False,
                 verbose=False,
             )
-            input_ids += batch["input_ids"]
+            input_ids.append(Ragged.of(batch["input_ids"]))
             if segments:
-                token_type_ids += batch["token_type_ids"]
+                token_type_ids.append(Ragged.of(batch["token_type_ids"]))
             truncated += _count_truncated(tokenizer, batch, texts, pairs, max_length)
+    ids = Ragged.joined(input_ids)
     return EncodedRows(
-        input_ids=input_ids,
-        token_type_ids=token_type_ids if segments else None,
+        input_ids=ids,
+        token_type_ids=Ragged.joined(token_type_ids) if segments else None,
         labels=None if rows.labels is None else list(rows.labels),
         index=list(rows.index),
-        lengths=np.fromiter((len(row) for row in input_ids), dtype=np.int64, count=len(input_ids)),
+        lengths=ids.lengths,
         truncated=truncated,
     )
 
@@ -238,18 +241,14 @@ def encode_pairs(
         token_type_ids=None,
         labels=targets,
         index=list(rows.index),
-        lengths=np.fromiter(
-            (len(s) + len(t) for s, t in zip(sources, targets, strict=True)), dtype=np.int64, count=len(sources)
-        ),
+        lengths=sources.lengths + targets.lengths,
         truncated=int(np.count_nonzero(truncated | cut)),
     )
 
 
-def encode_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Any, max_length: int, role: str
-) -> tuple[list[list[int]], Any]:
+def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Any, max_length: int, role: str) -> tuple[Ragged, Any]:
     """Ids of every text in its role, and which texts lost their end (texts,)."""
-    ids: list[list[int]] = []
+    ids: list[Ragged] = []
     cut: list[int] = []
     with settings_kept(tokenizer):
         for start in range(0, len(texts), CHUNK):
@@ -269,10 +268,10 @@ def encode_texts(
                 start + full[place]
                 for place in _longer(tokenizer, [texts[start + row] for row in full], max_length, role)
             ]
-            ids += batch["input_ids"]
+            ids.append(Ragged.of(batch["input_ids"]))
     flags = np.zeros(len(texts), dtype=np.bool_)
     flags[cut] = True
-    return ids, flags
+    return Ragged.joined(ids), flags
 
 
 def _longer(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int, role: str) -> list[int]:

@@ -21,6 +21,7 @@ from pipelines.core.model_abilities import REWARD
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
 from pipelines.data.encoding import CHUNK, Columns
+from pipelines.data.ragged import Ragged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,9 +123,10 @@ def encoded(
 ) -> tuple[Columns, npt.NDArray[np.bool_]]:
     """The same, and which of the texts lost a part (texts,)."""
     ids, types, cut = (_as_text if reading.reads == "text" else _as_pair)(tokenizer, dialogues, reading, stops)
-    lengths = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-    flags = np.asarray(cut, dtype=np.bool_)
-    return Columns(input_ids=ids, token_type_ids=types, lengths=lengths, truncated=int(flags.sum())), flags
+    flags, tokens = np.asarray(cut, dtype=np.bool_), Ragged.of(ids)
+    segments = None if types is None else Ragged.of(types)
+    columns = Columns(input_ids=tokens, token_type_ids=segments, lengths=tokens.lengths, truncated=int(flags.sum()))
+    return columns, flags
 
 
 Encoded = tuple[list[list[int]], list[list[int]] | None, list[bool]]

@@ -58,6 +58,8 @@ class Subject(Block):
 
     as_text: ClassVar[bool] = False
     """Whether the answers are written, whatever the kind of the task."""
+    if TYPE_CHECKING:
+        id: str  # that of the stage, or of one of its tasks
     task: TaskField
     """A named task such as `glue/mrpc`, or an inline one that describes your own files."""
     max_length: int = Field(128, ge=4, le=131072)

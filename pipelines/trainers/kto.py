@@ -177,12 +177,35 @@ def answers_for(
     No row is longer than the stage's `max_length`, or than `longest`. Prompts are cut from their beginning, answers
     from their end, and those of other prompts to what the own prompt leaves. Raises DataError where nothing is left.
     """
+    from pipelines.data.completions import padding_token
+    from pipelines.data.ragged import made_once
+    from pipelines.objectives.batches import start_token
+    from pipelines.tasks.preference.pairs import PreferenceCollator
+
+    both = limits(subject, model, longest)[0]
+    examples, tokenizer.chat_template = made_once(
+        context,
+        "answers",
+        lambda: (_encoded(subject, context, model, tokenizer, longest), tokenizer.chat_template),
+    )
+    start = start_token(model.config, tokenizer) if both else None
+    return examples, PreferenceCollator(padding_token(tokenizer), start)
+
+
+def _encoded(
+    subject: PreferenceSubject,
+    context: Context,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int | None,
+) -> LabelledExamples:
+    """The answers of `answers_for`."""
     import numpy as np
 
     from pipelines.core.interfaces import IGNORED
-    from pipelines.data.completions import padding_token, stops_of
-    from pipelines.objectives.batches import start_token
-    from pipelines.tasks.preference.pairs import SIDES, PreferenceCollator, PreferencePairs
+    from pipelines.data.completions import stops_of
+    from pipelines.data.ragged import Ragged
+    from pipelines.tasks.preference.pairs import SIDES, PreferencePairs
     from pipelines.trainers.kto_step import LabelledExamples
 
     labelled = subject.labelled_rows(context, tokenizer)
@@ -208,8 +231,8 @@ def answers_for(
     sizes = [max(map(len, both_rows)) for both_rows in zip(*(columns[side] for side in SIDES), strict=True)]
     lengths = [size + both * len(prompt) for size, prompt in zip(sizes, prompts, strict=True)]
     pairs = PreferencePairs(
-        **columns,
-        sources=list(prompts) if both else None,
+        **{name: Ragged.of(column) for name, column in columns.items()},
+        sources=Ragged.of(prompts) if both else None,
         margins=None,
         index=[labelled.index[place] for place in places],
         lengths=np.asarray(lengths, dtype=np.int64),
@@ -217,9 +240,7 @@ def answers_for(
         left_out=(),
     )
     wanted = np.asarray([bool((labelled.labels or ())[place]) for place in places])
-    return LabelledExamples(pairs, wanted), PreferenceCollator(
-        padding_token(tokenizer), start_token(model.config, tokenizer) if both else None
-    )
+    return LabelledExamples(pairs, wanted)
 
 
 Row = tuple[int, list[int], list[int]]

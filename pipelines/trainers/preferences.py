@@ -267,14 +267,20 @@ def pairs_for(
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
     from pipelines.data.completions import padding_token, stops_of
+    from pipelines.data.ragged import made_once
     from pipelines.objectives.batches import start_token
     from pipelines.tasks.first_batch import tell_pairs
     from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 
-    rows = subject.preference_rows(context, tokenizer)
     both, limit, prompt = limits(subject, model, longest)
-    examples = encode_preferences(tokenizer, rows, limit, prompt, both, stops_of(model))
-    tell_pairs(context, tokenizer, examples, rows, limit)
+
+    def read() -> tuple[PreferencePairs, Any]:
+        rows = subject.preference_rows(context, tokenizer)
+        examples = encode_preferences(tokenizer, rows, limit, prompt, both, stops_of(model))
+        tell_pairs(context, tokenizer, examples, rows, limit)
+        return examples, tokenizer.chat_template
+
+    examples, tokenizer.chat_template = made_once(context, "pairs", read)
     return examples, PreferenceCollator(
         padding_token(tokenizer), start_token(model.config, tokenizer) if both else None
     )

@@ -141,6 +141,7 @@ class CausalTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.completions import CompletionCollator, encode_completions, padding_token
+        from pipelines.data.ragged import made_once
         from pipelines.models import varlen
         from pipelines.objectives.losses import Meter, token_loss
         from pipelines.tasks.first_batch import examined, tell
@@ -149,15 +150,20 @@ class CausalTraining(TaskTraining):
         why = sees_ahead(words) or (takes_masks(words) if subject.packing else None)
         if why is not None:
             raise ModelError(f"a task of the kind causal {why}")
-        rows: Any = training_rows(subject, task)
-        dialogues = [each.in_turns() for each in rows.dialogues] if subject.chat_template else list(rows.dialogues)
-        template = None
-        if any(each.templated for each in dialogues):
-            template = chat_templates.adopt(tokenizer, subject.chat_template, inherited_template(context))
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
         train_on = subject.train_on or "completions"
-        examples = encode_completions(tokenizer, dialogues, rows.index, limit, train_on, stops_of(model))
-        tell(context, examined(tokenizer, dialogues, examples, limit, task.name, rows.format, template))
+
+        def read() -> tuple[Completions, Any]:
+            rows: Any = training_rows(subject, task)
+            dialogues = [each.in_turns() for each in rows.dialogues] if subject.chat_template else list(rows.dialogues)
+            template = None
+            if any(each.templated for each in dialogues):
+                template = chat_templates.adopt(tokenizer, subject.chat_template, inherited_template(context))
+            examples = encode_completions(tokenizer, dialogues, rows.index, limit, train_on, stops_of(model))
+            tell(context, examined(tokenizer, dialogues, examples, limit, task.name, rows.format, template))
+            return examples, tokenizer.chat_template
+
+        examples, tokenizer.chat_template = made_once(context, subject.id, read)
         pad = padding_token(tokenizer)
         meter = Meter()
         loss = partial(token_loss, smoothing=subject.label_smoothing_factor, meter=meter)

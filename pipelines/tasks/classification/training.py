@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pipelines.core.errors import DataError
-from pipelines.data.encoding import collate, encode
+from pipelines.data.encoding import EncodedRows, collate, encode
+from pipelines.data.ragged import made_once
 from pipelines.objectives.losses import classification_loss
 from pipelines.tasks import auxiliary_lm
 from pipelines.tasks.scoring import score
@@ -37,13 +38,16 @@ class ClassificationTraining(TaskTraining):
         tokenizer: PreTrainedTokenizerBase,
         longest: int | None,
     ) -> PreparedTask:
-        rows = training_rows(subject, task)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
-        examples = encode(tokenizer, rows, limit)
+
+        def read() -> tuple[EncodedRows, Tensor | None]:
+            rows = training_rows(subject, task)
+            return encode(tokenizer, rows, limit), class_weights(subject, task, rows.labels or ())
+
+        examples, weights = made_once(context, subject.id, read)
         tell_truncated(
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )
-        weights = class_weights(subject, task, rows.labels or ())
         smoothing, alone = subject.label_smoothing_factor, subject.auxiliary_lm is None
         loss = partial(classification_loss, smoothing=smoothing, weights=weights, head_alone=alone)
         return auxiliary_lm.prepared(

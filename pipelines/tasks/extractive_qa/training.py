@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import PartedColumns, check_offsets, collate, settings_kept
+from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
@@ -140,15 +141,15 @@ def encode_questions(
                     types.append(np.asarray(batch["token_type_ids"][window], dtype=np.int32))
                 if keep_contexts:
                     contexts.append(context)
-    place = np.asarray(owners, dtype=np.int64)
+    place, windows = np.asarray(owners, dtype=np.int64), Ragged.of(ids)
     return ContextWindows(
-        input_ids=ids,
-        token_type_ids=types if segments else None,
+        input_ids=windows,
+        token_type_ids=Ragged.of(types) if segments else None,
         blanks=np.asarray(blanks, dtype=np.int64),
         labels=None if rows.starts is None else np.asarray(labels, dtype=np.int64).reshape(-1, 2),
         contexts=contexts if keep_contexts else None,
         rows=place,
-        lengths=np.fromiter((len(window) for window in ids), dtype=np.int64, count=len(ids)),
+        lengths=windows.lengths,
         truncated=int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
         cut=sum(short != whole.strip() for short, whole in zip(questions, rows.texts, strict=True)),
         unanswered=0 if rows.starts is None else len(rows) - len(answered),
@@ -214,21 +215,26 @@ class ExtractiveQATraining(TaskTraining):
         from pipelines.objectives.losses import span_loss
         from pipelines.tasks.extractive_qa.task import SHORTEST, QuestionRows, stride_of
 
-        rows = training_rows(subject, task)
-        assert isinstance(rows, QuestionRows)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
         if limit < SHORTEST:
             raise ModelError(
                 f"the model reads {limit} tokens at once, too few for a question and a part of its context ({SHORTEST})"
             )
         back = looks_back_only({"model_type": model.config.model_type, **model.config.to_dict()})
-        windows = encode_questions(tokenizer, rows, limit, stride_of(limit, subject.doc_stride), last_blank=back)
-        if windows.unanswered == len(rows):
+
+        def read() -> tuple[ContextWindows, int]:
+            rows = training_rows(subject, task)
+            assert isinstance(rows, QuestionRows)
+            stride = stride_of(limit, subject.doc_stride)
+            return encode_questions(tokenizer, rows, limit, stride, last_blank=back), len(rows)
+
+        windows, count = made_once(context, subject.id, read)
+        if windows.unanswered == count:
             raise DataError(
                 f"task '{task.name}': no window of {limit} tokens holds a whole answer, so there is nothing "
                 "to learn; raise max_length"
             )
-        self._tell(context, windows, len(rows), limit)
+        self._tell(context, windows, count, limit)
         return PreparedTask(windows, partial(collate_questions, tokenizer), span_loss, LABELS)
 
     def _tell(self, context: Context, windows: Any, rows: int, limit: int) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pipelines.core.interfaces import Rows
 from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode
+from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
@@ -33,14 +34,36 @@ class EncodedChoices(EncodedRows):
     `lengths` are the tokens of each question's longest sequence, `truncated` counts sequences.
     """
 
+    input_ids: Options
+    token_type_ids: Options | None
+
+
+class Options(Ragged):
+    """Questions of as many sequences each; a question is a list of arrays when it is looked at."""
+
+    def __init__(
+        self, values: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> None:
+        """Starts and ends are (questions, choices)."""
+        super().__init__(values, starts, ends)
+
+    @classmethod
+    def grouped(cls, sequences: Ragged, choices: int) -> Options:
+        """The sequences one after another, `choices` of them a question."""
+        shape = (len(sequences) // max(choices, 1), choices)
+        return cls(sequences.values, sequences.starts.reshape(shape), sequences.ends.reshape(shape))
+
+    def __getitem__(self, position: Any) -> Any:
+        return [self.values[start:end] for start, end in zip(self.starts[position], self.ends[position], strict=True)]
+
 
 def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_length: int) -> EncodedChoices:
     """Tokenise each option of `rows` beside the text that all of them share, special tokens included.
 
     Sequences longer than `max_length` lose tokens from the end of their longer text, which is the context.
     """
-    ids: list[list[npt.NDArray[np.int32]]] = []
-    types: list[list[npt.NDArray[np.int32]]] = []
+    ids: list[Ragged] = []
+    types: list[Ragged] = []
     truncated = 0
     choices = rows.choices
     at_once = max(1, CHUNK // max(choices, 1))
@@ -48,24 +71,19 @@ def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_len
         shared = [text for text in rows.texts[start : start + at_once] for _ in range(choices)]
         beside = [option for row in rows.options[start : start + at_once] for option in row]
         encoded = encode(tokenizer, Rows(shared, beside, None, range(len(shared))), max_length)
-        ids += _grouped(encoded.input_ids, choices)
+        ids.append(encoded.input_ids)
         if encoded.token_type_ids is not None:
-            types += _grouped(encoded.token_type_ids, choices)
+            types.append(encoded.token_type_ids)
         truncated += encoded.truncated
-    longest = (max(len(sequence) for sequence in question) for question in ids)
+    options = Options.grouped(Ragged.joined(ids), choices)
     return EncodedChoices(
-        input_ids=ids,
-        token_type_ids=types or None,
+        input_ids=options,
+        token_type_ids=Options.grouped(Ragged.joined(types), choices) if types else None,
         labels=None if rows.labels is None else list(rows.labels),
         index=list(rows.index),
-        lengths=np.fromiter(longest, dtype=np.int64, count=len(ids)),
+        lengths=options.lengths.max(axis=1, initial=0),
         truncated=truncated,
     )
-
-
-def _grouped(sequences: list[list[int]], choices: int) -> list[list[npt.NDArray[np.int32]]]:
-    arrays = [np.asarray(sequence, dtype=np.int32) for sequence in sequences]
-    return [arrays[start : start + choices] for start in range(0, len(arrays), choices)]
 
 
 def collate_choices(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -99,11 +117,15 @@ class MultipleChoiceTraining(TaskTraining):
         from pipelines.objectives.losses import classification_loss
         from pipelines.tasks.multiple_choice.task import ChoiceRows
 
-        rows = training_rows(subject, task)
-        assert isinstance(rows, ChoiceRows)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
-        examples = encode_choices(tokenizer, rows, limit)
-        sequences = len(examples) * rows.choices
+
+        def read() -> EncodedChoices:
+            rows = training_rows(subject, task)
+            assert isinstance(rows, ChoiceRows)
+            return encode_choices(tokenizer, rows, limit)
+
+        examples = made_once(context, subject.id, read)
+        sequences = examples.input_ids.starts.size
         tell_truncated(
             context, examples.truncated, sequences, f"sequences are cut to {limit} tokens", "max_length sets the limit"
         )

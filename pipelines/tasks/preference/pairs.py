@@ -20,6 +20,7 @@ from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import opening_of, parted, prompt_room, shortened, unended
 from pipelines.data.encoding import encode_texts
 from pipelines.data.packing import end_of_text
+from pipelines.data.ragged import Ragged
 from pipelines.tasks.preference.rows import PreferenceRows
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ SIDES = ("chosen", "rejected")
 class PreferencePairs:
     """Tokenised pairs, as columns. Those of which no answer is left are not among them."""
 
-    chosen: list[list[int]]
+    chosen: Ragged
     """Tokens of the prompt and the better answer; for encoder-decoders of the answer alone."""
-    rejected: list[list[int]]
+    rejected: Ragged
     """The same for the worse answer."""
-    chosen_labels: list[list[int]]
+    chosen_labels: Ragged
     """The same ids, -100 where a token is not learnt."""
-    rejected_labels: list[list[int]]
+    rejected_labels: Ragged
     """The same for the worse answer."""
-    sources: list[list[int]] | None
+    sources: Ragged | None
     """Tokens of the prompts for encoder-decoders; None for decoders."""
     margins: list[float] | None
     """By how much each chosen answer is better; None where the data does not say."""
@@ -74,6 +75,7 @@ class PreferencePairs:
         picked: dict[str, Any] = {
             name: [column[at] for at in places.tolist()] for name, column in columns.items() if isinstance(column, list)
         }
+        picked |= {name: column.take(places) for name, column in columns.items() if isinstance(column, Ragged)}
         return replace(self, **picked, lengths=self.lengths[places])
 
 
@@ -158,16 +160,16 @@ def _as_targets(
     left_out = sorted(set(range(len(rows))) - set(places))
     columns = {side: [column[at] for at in places] for side, column in columns.items()}
     columns |= {f"{side}_labels": columns[side] for side in SIDES}
-    sources = [sources[at] for at in places]
+    sources = sources.take(np.asarray(places, dtype=np.int64))
     longest = map(max, map(len, columns["chosen"]), map(len, columns["rejected"]))
-    lengths = [len(source) + target for source, target in zip(sources, longest, strict=True)]
+    lengths = [source + target for source, target in zip(sources.lengths.tolist(), longest, strict=True)]
     return _pairs(rows, columns, sources, places, left_out, lengths, int(np.count_nonzero(cut[places])))
 
 
 def _pairs(
     rows: PreferenceRows,
     columns: dict[str, list[Any]],
-    sources: list[list[int]] | None,
+    sources: Ragged | None,
     places: list[int],
     left_out: list[int],
     lengths: list[int],
@@ -175,7 +177,7 @@ def _pairs(
 ) -> PreferencePairs:
     margins = None if rows.margins is None else [float(rows.margins[at]) for at in places]
     return PreferencePairs(
-        **columns,
+        **{name: Ragged.of(column) for name, column in columns.items()},
         sources=sources,
         margins=margins,
         index=[rows.index[at] for at in places],

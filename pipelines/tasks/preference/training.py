@@ -183,21 +183,25 @@ class PreferenceTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedReward:
         from pipelines.data.completions import stops_of
+        from pipelines.data.ragged import made_once
         from pipelines.data.reward_inputs import RewardCollator
         from pipelines.objectives.losses import Meter
         from pipelines.tasks.first_batch import tell_pairs
 
-        rows = subject.preference_rows(context, tokenizer)
-        reading = reading_of(subject, model.config, rows.chosen, longest)
-        if subject.soft_labels and rows.probabilities is None:
-            raise DataError(
-                "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave "
-                "it out, or add the column to every row"
-            )
-        examples = encode_scored_pairs(
-            tokenizer, rows, reading, stops_of(model), subject.use_margins, subject.soft_labels
-        )
-        tell_pairs(context, tokenizer, examples, rows, reading.max_length)
+        def read() -> tuple[ScoredPairs, RewardInputFormat, Any]:
+            rows = subject.preference_rows(context, tokenizer)
+            reading = reading_of(subject, model.config, rows.chosen, longest)
+            if subject.soft_labels and rows.probabilities is None:
+                raise DataError(
+                    "soft_labels learns how sure a judge was, but the rows have no column 'probability'; leave "
+                    "it out, or add the column to every row"
+                )
+            stops = stops_of(model)
+            examples = encode_scored_pairs(tokenizer, rows, reading, stops, subject.use_margins, subject.soft_labels)
+            tell_pairs(context, tokenizer, examples, rows, reading.max_length)
+            return examples, reading, tokenizer.chat_template
+
+        examples, reading, tokenizer.chat_template = made_once(context, subject.id, read)
         arguments = subject.arguments
         meter = Meter()
         loss: Any = partial(
@@ -217,7 +221,6 @@ class PreparedReward(PreparedTask):
     """What the loop needs, how the model reads its inputs, and the means of the scores while it learns."""
 
     reading: RewardInputFormat | None = None
-    meter: Meter | None = None
 
 
 def reading_of(

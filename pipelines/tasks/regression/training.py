@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED
-from pipelines.data.encoding import collate, encode
+from pipelines.data.encoding import EncodedRows, collate, encode
+from pipelines.data.ragged import made_once
 from pipelines.objectives.losses import regression_loss
 from pipelines.tasks import auxiliary_lm
 from pipelines.tasks.scoring import score
@@ -33,13 +34,17 @@ class RegressionTraining(TaskTraining):
         tokenizer: PreTrainedTokenizerBase,
         longest: int | None,
     ) -> PreparedTask:
-        rows = training_rows(subject, task)
-        if any(label == IGNORED for label in rows.labels or ()):
-            raise DataError(
-                f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels"
-            )
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
-        examples = encode(tokenizer, rows, limit)
+
+        def read() -> EncodedRows:
+            rows = training_rows(subject, task)
+            if any(label == IGNORED for label in rows.labels or ()):
+                raise DataError(
+                    f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels"
+                )
+            return encode(tokenizer, rows, limit)
+
+        examples = made_once(context, subject.id, read)
         tell_truncated(
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )

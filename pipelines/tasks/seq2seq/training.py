@@ -34,13 +34,16 @@ class Seq2SeqTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedTask:
         from pipelines.data.encoding import encode_pairs
+        from pipelines.data.ragged import made_once
 
         objective = objective_of(subject)
         why = objective.misfit({"model_type": model.config.model_type, **model.config.to_dict()})
         if why is not None:
             raise ModelError(f"the objective {objective.name} {why}")
         source, target = (length if longest is None else min(length, longest) for length in lengths_of(subject))
-        examples = encode_pairs(tokenizer, training_rows(subject, task), source, target)
+        examples = made_once(
+            context, subject.id, lambda: encode_pairs(tokenizer, training_rows(subject, task), source, target)
+        )
         what = f"pairs are cut to {source} tokens of the source and {target} of the target"
         tell_truncated(
             context, examples.truncated, len(examples), what, "max_source_length and max_target_length set the limits"

@@ -271,7 +271,8 @@ def _of_words(parts: Any, logits: list[Any], rows: Any, classes: int) -> list[An
     import numpy as np
 
     by_text = [np.full((len(words), classes), np.nan, dtype=np.float32) for words in rows.words]
-    for row, words, each in zip(parts.rows, parts.words, logits, strict=True):
+    for place, (row, each) in enumerate(zip(parts.rows, logits, strict=True)):
+        words = parts.words.array(place)
         first = np.flatnonzero(words >= 0)
         by_text[row][words[first]] = each[first]
     return by_text

@@ -20,6 +20,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
+from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 class EncodedWords(PartedColumns):
     """Parts of tokenised texts, as columns. `truncated` counts the texts that are read in several parts."""
 
-    words: list[npt.NDArray[np.int32]]
+    words: Ragged
     """For each token the number of the word that it begins, from 0; -1 for all other tokens."""
-    labels: list[npt.NDArray[np.int32]] | None
+    labels: Ragged | None
     """For each token the class of the word that it begins, else -100."""
 
     def __getitem__(self, position: int) -> dict[str, Any]:
@@ -83,13 +84,14 @@ def encode_words(tokenizer: PreTrainedTokenizerBase, rows: WordRows, max_length:
         if rows.labels is None
         else [_labelled(words, rows.labels[row]) for words, row in zip(firsts, owners, strict=True)]
     )
+    tokens = Ragged.of(ids)
     return EncodedWords(
-        input_ids=ids,
-        token_type_ids=types if segments else None,
-        words=firsts,
-        labels=labels,
+        input_ids=tokens,
+        token_type_ids=Ragged.of(types) if segments else None,
+        words=Ragged.of(firsts),
+        labels=None if labels is None else Ragged.of(labels),
         rows=place,
-        lengths=np.fromiter((len(part) for part in ids), dtype=np.int64, count=len(ids)),
+        lengths=tokens.lengths,
         truncated=int(np.count_nonzero(np.bincount(place) > 1)) if len(place) else 0,
     )
 
@@ -165,12 +167,15 @@ class TokenClassificationTraining(TaskTraining):
         from pipelines.objectives.losses import classification_loss
         from pipelines.tasks.token_classification.task import WordRows
 
-        rows = training_rows(subject, task)
-        assert isinstance(rows, WordRows)
         limit = subject.max_length if longest is None else min(subject.max_length, longest)
-        examples = encode_words(tokenizer, rows, limit)
-        labelled = sum(int((words >= 0).sum()) for words in examples.words)
-        words = sum(len(row) for row in rows.words)
+
+        def read() -> tuple[EncodedWords, int, int]:
+            rows = training_rows(subject, task)
+            assert isinstance(rows, WordRows)
+            return encode_words(tokenizer, rows, limit), len(rows), sum(len(row) for row in rows.words)
+
+        examples, texts, words = made_once(context, subject.id, read)
+        labelled = int((examples.words.values >= 0).sum())
         if labelled == 0:
             raise DataError(
                 f"task '{task.name}': the tokenizer makes no token of any word, so there is nothing to learn"
@@ -178,7 +183,7 @@ class TokenClassificationTraining(TaskTraining):
         if context.world.is_main:
             if examples.truncated:
                 what = (
-                    f"{examples.truncated} of {len(rows)} texts are longer than {limit} tokens and are read in "
+                    f"{examples.truncated} of {texts} texts are longer than {limit} tokens and are read in "
                     "several parts"
                 )
                 context.events.emit("progress", message=what)

@@ -111,7 +111,7 @@ def test_windows_of_one_row_are_known_as_such_and_can_be_chosen():
     assert sorted(set(windows.index)) == [0, 1]
     chosen = windows.select(np.flatnonzero(windows.rows == 1))
     assert set(chosen.index) == {1}
-    assert chosen[0]["input_ids"].tolist() == windows[int(np.flatnonzero(windows.rows == 1)[0])]["input_ids"].tolist()
+    assert chosen[0]["input_ids"] == windows[int(np.flatnonzero(windows.rows == 1)[0])]["input_ids"]
 
 
 def test_a_tokenizer_without_characters_is_refused():

@@ -31,7 +31,7 @@ def test_each_word_has_one_token_which_begins_it(tokenizer, length):
     parts = encode_words(tokenizer, rows(), length)
     read: dict[tuple[int, int], str] = {}
     for row, words, ids in zip(parts.rows, parts.words, parts.input_ids, strict=True):
-        for place in np.flatnonzero(words >= 0):
+        for place in np.flatnonzero(np.asarray(words) >= 0):
             key = int(row), int(words[place])
             assert key not in read
             read[key] = tokenizer.decode([ids[place]]).replace("#", "").strip()
@@ -43,14 +43,14 @@ def test_each_word_has_one_token_which_begins_it(tokenizer, length):
 
 def test_labels_stand_at_the_beginnings_of_words_and_nowhere_else(tokenizer):
     parts = encode_words(tokenizer, rows(), 64)
-    for words, labels in zip(parts.words, parts.labels or (), strict=True):
+    for words, labels in zip(map(np.asarray, parts.words), map(np.asarray, parts.labels or ()), strict=True):
         assert (labels[words >= 0] == words[words >= 0]).all()
         assert (labels[words < 0] == -100).all()
 
 
 def test_a_word_that_becomes_no_token_is_left_out():
     given = rows([["the", "", "cat"]])
-    assert sorted(encode_words(tiny.tokenizer(), given, 16).words[0].tolist())[-2:] == [0, 2]
+    assert sorted(encode_words(tiny.tokenizer(), given, 16).words[0])[-2:] == [0, 2]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -63,4 +63,4 @@ def test_a_batch_pads_labels_with_what_is_ignored(side):
     batch = collate_words(tokenizer, [parts[0], parts[2]])
     assert batch["labels"].shape == batch["input_ids"].shape
     assert (batch["labels"][batch["attention_mask"] == 0] == -100).all()
-    assert batch["labels"][0][batch["attention_mask"][0] == 1].tolist() == parts.labels[0].tolist()
+    assert batch["labels"][0][batch["attention_mask"][0] == 1].tolist() == parts.labels[0]
