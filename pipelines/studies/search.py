@@ -47,6 +47,12 @@ class Trial:
         """Whether it ran to its end."""
         return self.status in ("done", "reused")
 
+    @property
+    def loss(self) -> float:
+        """On the rows set aside; without end where it is not known."""
+        loss = self.scores.get("loss", math.inf)
+        return loss if math.isfinite(loss) else math.inf
+
     def ended(self, status: str, message: str, reason: str) -> None:
         """One of its runs ended; what went wrong with one is said of all."""
         if self.status == "queued" or self.complete:
@@ -110,9 +116,12 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials that have a score, the best first; of equal ones the earlier in the grid."""
+    """Trials that have a score, the best first; of equal ones that with the smaller loss, then the earlier in the grid.
+
+    Short trials often leave every score at that of the larger class, where the loss still tells the values apart.
+    """
     able = [each for each in trials if each.score is not None]
-    return sorted(able, key=lambda each: (_cost(each), each.at))
+    return sorted(able, key=lambda each: (_cost(each), each.loss, each.at))
 
 
 def _cost(trial: Trial) -> float:

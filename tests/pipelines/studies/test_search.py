@@ -17,6 +17,16 @@ def test_the_best_score_wins_and_of_equal_ones_the_earlier():
     assert [each.at for each in ranked([tried(0, 0.5), tried(1, 0.7), tried(2, None), tried(3, 0.7)])] == [1, 3, 0]
 
 
+def test_among_equal_scores_the_smaller_loss_decides():
+    """All at the score of the larger class, as short trials leave them."""
+    trials = [tried(0, 0.0), tried(1, 0.0), tried(2, 0.0), tried(3, 0.0)]
+    for trial, loss in zip(trials, (0.62, 0.60, float("nan"), 0.60), strict=True):
+        trial.scores = {"accuracy": 0.0, "loss": loss}
+    assert [each.at for each in ranked(trials)] == [1, 3, 0, 2]
+    trials[0].score = 0.1
+    assert ranked(trials)[0].at == 0, "a better score wins, whatever its loss"
+
+
 @pytest.mark.parametrize("metric", ["loss", "perplexity", "mrpc_loss"])
 def test_of_losses_the_smallest_wins(metric):
     assert [each.at for each in ranked([tried(0, 0.5, metric), tried(1, 0.4, metric)])] == [1, 0]
