@@ -157,10 +157,12 @@ def _largest(recipe: Recipe, processes: int, profile: Profile, precision: str) -
 
 
 def peak_memory(recipe: Recipe, stage: Any, each: int, processes: int, profile: Profile, precision: str) -> int | None:
-    """Bytes of a step of a training stage on so many examples at once in one process; None where it is not known."""
-    arguments = stage.arguments.model_copy(
-        update={"per_device_train_batch_size": each, "global_batch_size": each * processes}
-    )
+    """Bytes of a step of a training stage on so many examples at once in one process; None where it is not known.
+
+    Where the step takes several such batches, the gradients of the first ones wait beside the activations of the next.
+    """
+    total = stage.arguments.global_batch_size or each * processes
+    arguments = stage.arguments.model_copy(update={"per_device_train_batch_size": each, "global_batch_size": total})
     planner = Planner(recipe, hardware.this_machine(), processes, profile, precision, 1.0)
     costs: StagePlan = stage.model_copy(update={"arguments": arguments}).cost(planner)
     return None if costs.memory is None else costs.memory.peak

@@ -35,6 +35,13 @@ def test_a_step_fits_up_to_the_batch_whose_peak_is_the_free_memory(tmp_path, mon
     assert stage.arguments.batch_sizes(1, lambda each: job._fits(stage, World(0, 1), each)) == (16, 4)
 
 
+def test_gradients_of_earlier_batches_of_a_step_are_counted():
+    whole, part = loads(RECIPE), loads(RECIPE.replace("global_batch_size: 64", "global_batch_size: 16"))
+    peaks = [peak_memory(each, each.stages[0], 16, 1, "single", "no") for each in (whole, part)]
+    (costs,) = plan(part).stages
+    assert peaks[0] - peaks[1] == pytest.approx(4 * costs.trainable_parameters, rel=0.02)
+
+
 def test_a_plan_says_that_it_is_for_the_whole_batch_at_once():
     (costs,) = plan(loads(RECIPE)).stages
     assert any("the run takes as many of them as fit" in note for note in costs.notes)
