@@ -245,11 +245,16 @@ def environment(place: Path, versions: Mapping[str, str]) -> str:
     if ready.is_file():
         return str(python)
     shutil.rmtree(folder, ignore_errors=True)
-    wanted = [f"{name}=={version}" for name, version in sorted(versions.items()) if name != "finery"]
-    labels = sorted({version.partition("+")[2] for version in versions.values() if "+" in version})
-    indexes = [word for label in labels for word in ("--extra-index-url", f"{WHEELS}/{label}")]
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", *indexes]
-    for command in ([sys.executable, "-m", "venv", str(folder)], [*install, *wanted]):
+    wanted = {name: f"{name}=={version}" for name, version in sorted(versions.items()) if name != "finery"}
+    labels = {
+        name: version.partition("+")[2] for name, version in versions.items() if name in wanted and "+" in version
+    }
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    # apart, since pip asks every index for every package, and again and again one that it does not reach
+    labelled = [[*install, "--extra-index-url", f"{WHEELS}/{label}", wanted[name]] for name, label in labels.items()]
+    plain = [each for name, each in wanted.items() if name not in labels]
+    others = [[*install, *plain]] if plain else []
+    for command in ([sys.executable, "-m", "venv", str(folder)], *labelled, *others):
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
             lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]

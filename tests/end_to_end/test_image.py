@@ -173,8 +173,8 @@ def services():
 @contextmanager
 def running(build, name, service, network=None, **variables):
     """A service of compose.yaml in a container of its own, by the image's own entry point; on a `network` with an address
-    and a name of its own."""
-    own = build("from", *([] if network is None else network.known()), "localhost/finery")
+    of its own."""
+    own = build("from", "localhost/finery")
     words = [*([] if network is None else network.within(name)), *map(str, build.words)]
     environment = {key: value for key, value in service.get("environment", {}).items() if "$" not in str(value)}
     words += ["run", "--isolation", "chroot", "--workingdir", service["working_dir"]]
@@ -202,12 +202,15 @@ def running(build, name, service, network=None, **variables):
 class Network:
     """What compose gives its services: a bridge, and for each a network namespace with an address on it."""
 
+    prefix = "10.213.77"
+
     def __init__(self, names):
         self.mark = f"fy{os.getpid() % 100_000}"
         self.names = list(names)
 
     def __enter__(self):
         self._ip("link", "add", self.mark, "type", "bridge")
+        self._ip("address", "add", f"{self.prefix}.1/24", "dev", self.mark)
         self._ip("link", "set", self.mark, "up")
         for place, name in enumerate(self.names):
             outer, inner = f"{self.mark}o{place}", f"{self.mark}i{place}"
@@ -218,10 +221,17 @@ class Network:
             self._ip(*inside, "address", "add", f"{self.address(name)}/24", "dev", inner)
             self._ip(*inside, "link", "set", inner, "up")
             self._ip(*inside, "link", "set", "lo", "up")
+            self._ip(*inside, "route", "add", "default", "via", f"{self.prefix}.1")  # by it Ray finds its own address
         return self
 
     def __exit__(self, *failure):
         for name in self.names:
+            left = subprocess.run(
+                ["ip", "netns", "pids", f"{self.mark}-{name}"], capture_output=True, text=True, check=False
+            )
+            for pid in map(int, left.stdout.split()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", f"{self.mark}-{name}"], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.mark], capture_output=True, check=False)
 
@@ -231,26 +241,23 @@ class Network:
             pytest.skip(f"no networks can be made here: ip {' '.join(words)}: {done.stderr.strip()}")
 
     def address(self, name):
-        return f"10.213.77.{10 + self.names.index(name)}"
-
-    def known(self):
-        """buildah's words for the names of all."""
-        return [part for name in self.names for part in ("--add-host", f"{name}:{self.address(name)}")]
+        return f"{self.prefix}.{10 + self.names.index(name)}"
 
     def within(self, name):
         return ["ip", "netns", "exec", f"{self.mark}-{name}"]
 
 
 def test_the_ray_services_of_compose_work_a_job_off(container):
-    """Head, worker and service by their own commands and names, each with an address of its own, as compose has them."""
+    """Head, worker and service by their own commands, each with an address of its own, as compose has them."""
     build, _ = container
     (build.folder / "compose").mkdir(exist_ok=True)
     os.chown(build.folder / "compose", 10001, 10001)
     offered = services()
     shutil.copyfile(REPOSITORY / "configs/smoke/encoder-full.yaml", build.folder / "compose" / "recipe.yaml")
     names = ("ray-head", "ray-worker", "finery-ray")
-    shared = {"RAY_AUTH_TOKEN": "5f" * 16, "FINERY_WARM": "0"}
     with Network(names) as network, ExitStack() as started:
+        address = f"{network.address('ray-head')}:6379"  # there is nobody to ask for names
+        shared = {"RAY_AUTH_TOKEN": "5f" * 16, "FINERY_WARM": "0", "FINERY_RAY_ADDRESS": address}
         for name in names:
             own = started.enter_context(running(build, name, offered[name], network, **shared))
         script = (
