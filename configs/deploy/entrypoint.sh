@@ -19,13 +19,16 @@ head)
     ;;
 serve)
     # Ray is spoken to through a node of the cluster on the same machine: this one brings nothing that jobs could run on.
-    # It joins again whenever the head was lost.
+    # It joins again whenever the head was lost. Ray writes the file when the node is there.
     if [ "${FINERY_EXECUTOR:-}" = ray ] && [ -n "${FINERY_RAY_ADDRESS:-}" ]; then
         token
+        joined="${RAY_TMPDIR:-/tmp}/ray/ray_current_cluster"
+        rm -f "$joined"
         while :; do
             ray start --block --disable-usage-stats --address "$FINERY_RAY_ADDRESS" --num-cpus 0 --num-gpus 0 || true
             sleep 3
         done >&2 &
+        until [ -s "$joined" ]; do sleep 1; done
     fi
     exec finery "$@"
     ;;

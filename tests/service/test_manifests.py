@@ -184,18 +184,26 @@ def test_the_entry_point_starts_what_its_word_says(tmp_path, words, environment,
 def test_a_service_on_a_ray_cluster_is_a_node_of_it_that_runs_no_jobs_and_joins_again(tmp_path):
     """Ray is spoken to through a node on the same machine: without one the agent of the executor finds no cluster."""
     environment = {"FINERY_EXECUTOR": "ray", "FINERY_RAY_ADDRESS": "head:6379"}
-    told = f'until [ "$(grep -c . {tmp_path}/joined 2> /dev/null)" = 2 ]; do :; done; echo finery "$@"'
+    told = f'until [ "$(grep -c . {tmp_path}/joins)" -ge 4 ]; do :; done; echo finery "$@"'
+    place = tmp_path / "node"
+    environment["RAY_TMPDIR"] = str(place)
+    (place / "ray").mkdir(parents=True)
+    (place / "ray" / "ray_current_cluster").write_text("of an earlier life")
     assert entered(tmp_path, ["serve"], {**environment, "RAY_AUTH_TOKEN": "t"}, told).strip() == "finery serve"
-    joined = (tmp_path / "joined").read_text().splitlines()[:2]
-    assert joined == ["start --block --disable-usage-stats --address head:6379 --num-cpus 0 --num-gpus 0"] * 2
+    joins = (tmp_path / "joins").read_text().splitlines()
+    assert set(joins) == {"start --block --disable-usage-stats --address head:6379 --num-cpus 0 --num-gpus 0"}
+    assert len(joins) >= 4, "a head that is not there yet, and one that was lost"
+    assert (place / "ray" / "ray_current_cluster").read_text() == "head\n"
     with pytest.raises(subprocess.CalledProcessError) as caught:
         entered(tmp_path, ["serve"], environment, told)
     assert "set RAY_AUTH_TOKEN to the token of the cluster" in caught.value.stderr
 
 
 def entered(folder, words, environment, finery):
-    """What the entry point prints, with stand-ins for its programs: `ray` ends at once when it joins for a service."""
-    joins = f'case "$*" in *"--num-cpus 0 --num-gpus 0") echo "$@" >> {folder}/joined;; *) echo ray "$@";; esac'
+    """What the entry point prints, with stand-ins for its programs. `ray` ends at once when it joins for a service; the
+    second time it was there."""
+    there = f'[ "$(grep -c . {folder}/joins)" -ge 2 ] && echo head > "$RAY_TMPDIR/ray/ray_current_cluster"'
+    joins = f'case "$*" in *"--num-gpus 0") echo "$@" >> {folder}/joins; {there};; *) echo ray "$@";; esac'
     for name, script in (("finery", finery), ("ray", joins), ("sleep", ":")):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
