@@ -200,6 +200,8 @@ def serving() -> Finding:
     engines += "on one base"
     if find_spec("vllm") is not None:
         engines = f"vLLM for whole decoders of architectures that it knows; else {engines}"
+    if find_spec("llguidance") is None:
+        engines += "; no answers held to JSON or a schema: pip install 'finery[structured]'"
     return Finding("Serving", engines)
 
 

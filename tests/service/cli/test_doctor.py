@@ -195,3 +195,17 @@ def test_what_the_ranks_measured_stands_among_the_findings(monkeypatch, capsys):
     assert "host 1 did not come" in capsys.readouterr().out
     assert main(["doctor", "--processes", "4"]) == 2
     assert "--processes says how many ranks --hosts measures" in capsys.readouterr().err
+
+
+def test_what_writes_served_texts_is_named_and_what_it_lacks(monkeypatch):
+    import importlib.util
+
+    here = importlib.util.find_spec
+    lacking = {"llguidance", "vllm"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in lacking else here(name))
+    told = doctor.serving().found
+    assert told.startswith("continuous batching of transformers")
+    assert told.endswith("no answers held to JSON or a schema: pip install 'finery[structured]'")
+    lacking.clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: here("json") if name == "vllm" else here(name))
+    assert doctor.serving().found.startswith("vLLM for whole decoders")
