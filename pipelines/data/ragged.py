@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 SHARED = "encoded"
 """In a stage's folder, what its processes map."""
+VISIBLE_SECONDS = 60.0
+"""A file system that hosts share may show what another one wrote a while later."""
 ALIGNED = 64
 """Bytes that arrays in a file begin at multiples of."""
 
@@ -106,6 +109,9 @@ def made_once(context: Context, name: str, make: Callable[[], Made]) -> Made:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(file, make())
     context.barrier()
+    limit = time.monotonic() + VISIBLE_SECONDS
+    while not file.exists() and time.monotonic() < limit:
+        time.sleep(0.05)
     made: Made = mapped(file)
     return made
 
