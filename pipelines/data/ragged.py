@@ -1,9 +1,9 @@
 """Sequences of unequal lengths as two arrays, and data that one process makes and all processes map.
 
-A token in a list of Python takes 36 bytes, here four. Where several processes share a training, the main one encodes the
-rows and writes what came out: its arrays lie one after another in a file that every process maps, so that a machine holds
-them once, in memory that it may take back. Pickle's protocol 5 (PEP 574) names the arrays; a process maps what its own
-main process has just written, and nothing else.
+A token in a list of Python takes 36 bytes, here four. Where several processes share a training, the main one encodes
+the rows and writes what came out: its arrays lie one after another in a file that every process maps, so that a machine
+holds them once, in memory that it may take back. Pickle's protocol 5 (PEP 574) names the arrays; a process maps what
+its own main process has just written, and nothing else.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class WrittenSequence:
         """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
         `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
         says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes
-        it, where several stand on one base. With an `echo` the engine calls `tell_prompt` first. `form` is what the text
-        is held to, where its engine does not see to that."""
+        it, where several stand on one base. With an `echo` the engine calls `tell_prompt` first. `form` is what the
+        text is held to, where its engine does not see to that."""
         self.model, self.draw, self.echo, self._form = model, draw, echo, form
         self.prompt = list(prompt)
         self.limit = limit

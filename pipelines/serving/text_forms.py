@@ -4,8 +4,8 @@ A grammar is read beside the text: at each place it says which tokens may come, 
 ends where it is complete. What is left to choose is the model's: its log-probabilities are told as they are. llguidance
 compiles the schema and knows which tokens of the vocabulary a text may go on with, whatever characters they join
 (Koo et al. 2024, "Automata-based constraints for language model decoding", arxiv.org/abs/2407.08103, has the idea).
-Between the parts of a document may stand a space, or a line break and what it is indented by: where a grammar allows any
-white space, a model that has learnt no JSON writes nothing else.
+Between the parts of a document may stand a space, or a line break and what it is indented by: where a grammar allows
+any white space, a model that has learnt no JSON writes nothing else.
 """
 
 from __future__ import annotations

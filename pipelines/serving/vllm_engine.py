@@ -32,7 +32,8 @@ SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB, taken at once
 }
 FORMS = {"backend": "guidance", "disable_any_whitespace": True}
-"""xgrammar 0.2.8 lets control characters into the strings of JSON; and a model that may write white space goes on with it."""
+"""xgrammar 0.2.8 lets control characters into the strings of JSON, and a model that may write white space goes on with
+it."""
 ON_CPU = {"dtype": "float32", "enforce_eager": True, "distributed_executor_backend": "uni"}
 """As the other engines compute there; compiling would take longer than a cold start may."""
 

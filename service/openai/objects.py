@@ -173,8 +173,8 @@ STEP_METRICS = (
     ("train_kl", "kl"),
     ("learning_rate", "learning_rate"),
 )
-"""OpenAI's names of what a step reports, and ours: the accuracy of `dpo` is the share of pairs in the right order, that of
-supervised learning the share of the learnt tokens that the model found most probable."""
+"""OpenAI's names of what a step reports, and ours: the accuracy of `dpo` is the share of pairs in the right order, that
+of supervised learning the share of the learnt tokens that the model found most probable."""
 
 
 def step_metrics(event: Event) -> dict[str, Any]:
@@ -283,8 +283,8 @@ def validation(service: Service, job: Job) -> dict[str, float]:
     """What was measured on the validation file when training was over, by column.
 
     Of supervised learning the mean loss of a learnt token, which is the logarithm of the perplexity that the evaluate
-    stage measured, and how often the model finds it most probable; of `dpo` the loss of a pair, and how often the better
-    answer is the likelier one. The `full_` columns are told where every row was measured.
+    stage measured, and how often the model finds it most probable; of `dpo` the loss of a pair, and how often the
+    better answer is the likelier one. The `full_` columns are told where every row was measured.
     """
     scores: dict[str, Any] = {}
     for result in service.store.stage_results(job.id):

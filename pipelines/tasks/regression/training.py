@@ -40,7 +40,8 @@ class RegressionTraining(TaskTraining):
             rows = training_rows(subject, task)
             if any(label == IGNORED for label in rows.labels or ()):
                 raise DataError(
-                    f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the labels"
+                    f"task '{task.name}' has a label of exactly {IGNORED}, which stands for 'no label'; shift the "
+                    "labels"
                 )
             return encode(tokenizer, rows, limit)
 
