@@ -71,6 +71,8 @@ class GraderQuestion:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    json_schema: str | None = None
+    """The answer is JSON that this schema, as JSON, allows."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pipelines.core.graders import Grade, Grader, GraderMessage, ScoreModel, as_
 from service.api.context import Caller, Service
 from service.api.problems import Problem
 from service.openai.grading import grader_of, plain, with_models
+from service.openai.questions import ResponseFormat
 from service.openai.training_files import lines
 from service.store.errors import NotFound
 from service.store.files import READY
@@ -354,14 +355,26 @@ def template_message(message: Mapping[str, Any]) -> GraderMessage:
 def _refuse_forms(sampling: Sampling | None) -> None:
     if sampling is None:
         return
-    form = sampling.response_format or (sampling.text or {}).get("format") or {}
-    if form.get("type", "text") != "text" or sampling.tools:
+    if sampling.tools:
         raise Problem(
             400,
-            "Answers are plain text here: leave response_format and tools out.",
+            "No tools are called here: leave tools out.",
             "unsupported_parameter",
             param="data_source.sampling_params",
         )
+    schema_of(sampling.model_dump(exclude_none=True))
+
+
+def schema_of(sampling: Mapping[str, Any]) -> str | None:
+    """The schema that sampled answers follow, as JSON; None for plain text. `response_format` has the form of chats,
+    `text.format` that of responses. Raises Problem."""
+    form = sampling.get("response_format") or (sampling.get("text") or {}).get("format") or {"type": "text"}
+    if form.get("type") == "json_schema" and "schema" in form:
+        form = {"type": "json_schema", "json_schema": {key: form[key] for key in ("name", "schema") if key in form}}
+    try:
+        return ResponseFormat.model_validate(form).schema_text
+    except ValidationError as error:
+        raise Problem(400, _first(error), "invalid_request", param="data_source.sampling_params") from None
 
 
 def asked_messages(source: Mapping[str, Any], item: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -32,6 +32,7 @@ from service.openai.eval_requests import (
     asked_messages,
     criterion_of,
     given_sample,
+    schema_of,
 )
 from service.openai.grading import RETRIED, chatted, graded
 from service.serving.asking import servable
@@ -242,6 +243,7 @@ class Measured:
             temperature=float(sampling.get("temperature", 1.0)),
             top_p=float(sampling.get("top_p", 1.0)),
             seed=int(sampling.get("seed", SEED)),
+            json_schema=schema_of(sampling),
         )
         try:
             whole = await self._patiently(lambda: self._chat(question))

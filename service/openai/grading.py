@@ -185,6 +185,7 @@ async def chatted(service: Service, caller: Caller, model: PublishedModel, quest
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "logit_bias": {},
+            **({} if question.json_schema is None else {"json_schema": question.json_schema}),
         },
     }
     whole = Whole(1)

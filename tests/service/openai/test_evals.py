@@ -16,7 +16,7 @@ from service.openai.eval_runner import EvalRunner
 from service.settings import read_settings
 from service.store.store import Store
 from tests.service.served import Served
-from tests.service.serving.published import publish
+from tests.service.serving.published import publish, publish_byte_pairs
 
 GOOD = "ft:good:acme::1"
 SCHEMA = {
@@ -191,6 +191,23 @@ def test_a_model_is_asked_graded_and_counted(client: Any, runner: EvalRunner) ->
         client.evals.retrieve(made.id)
 
 
+@pytest.mark.parametrize("where", ["response_format", "text"])
+def test_sampled_answers_are_held_to_a_schema(client: Any, served: Served, runner: EvalRunner, where: str) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `structured`")
+    publish_byte_pairs(served, f"json-{where}")
+    schema = {"name": "verdict", "schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+              "additionalProperties": False}}  # fmt: skip
+    form: Any = {"type": "json_schema", "json_schema": schema}
+    form = form if where == "response_format" else {"format": {"type": "json_schema", **schema}}
+    sampling = {"temperature": 1, "max_completion_tokens": 200, "seed": 1, where: form}
+    made = client.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
+    source = {**asking(f"json-{where}", ROWS[:2]), "sampling_params": sampling}
+    run = ended(client, client.evals.runs.create(made.id, data_source=source))
+    assert run.status == "completed", run.error
+    for each in client.evals.runs.output_items.list(run.id, eval_id=made.id):
+        assert json.loads(each.sample.output[0].content)["ok"] in (True, False)
+
+
 def test_answers_that_are_there_are_graded_and_one_broken_row_is_an_error_of_its_own(
     client: Any, runner: EvalRunner
 ) -> None:
@@ -288,7 +305,9 @@ def test_an_eval_that_cannot_be_is_refused(client: Any, given: Any, sentence: st
         (asking(GOOD, [ROWS[0], {"item": {"question": 1, "answer": "x"}}]), "Row 2: item.question must be of the type"),
         (asking(GOOD, [{"question": "x"}]), "must be an object with 'item'"),
         ({**asking(GOOD), "source": {"type": "stored_completions"}}, "this server keeps no completions"),
-        ({**asking(GOOD), "sampling_params": {"response_format": {"type": "json_object"}}}, "Answers are plain text"),
+        ({**asking(GOOD), "sampling_params": {"response_format": {"type": "json_schema"}}}, "'json_schema'"),
+        ({**asking(GOOD), "sampling_params": {"text": {"format": {"type": "yaml"}}}}, "'json_object'"),
+        ({**asking(GOOD), "sampling_params": {"tools": [{"type": "function"}]}}, "leave tools out"),
         (
             {
                 **asking(GOOD),

@@ -24,7 +24,7 @@ from service.store.projects import parts
 from service.store.store import Store
 from tests import writers
 from tests.service.served import Served
-from tests.service.serving.published import publish, publish_adapter
+from tests.service.serving.published import publish, publish_adapter, publish_byte_pairs
 
 CHAT = "ft:gpt-tiny:acme::1"
 MESSAGES: Any = [{"role": "user", "content": "the cat saw"}]
@@ -434,21 +434,7 @@ def test_predictions_come_with_probabilities_and_wrong_inputs_with_a_sentence(se
 
 @pytest.fixture(scope="module")
 def json_model(served: Served) -> str:
-    """A chat model of byte pairs, whose weights know nothing."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from tests.byte_pairs import byte_pairs
-
-    tokenizer = byte_pairs()
-    torch.manual_seed(0)
-    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
-    config = GPT2Config(vocab_size=len(tokenizer) + 4, n_positions=600, n_embd=16, n_layer=1, n_head=2, **ends)
-    folder = publish(served, "gpt2", "json-model", chats=True)
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    for file in folder.glob("*token*"):
-        file.unlink()
-    tokenizer.save_pretrained(folder)
+    publish_byte_pairs(served, "json-model")
     return "json-model"
 
 

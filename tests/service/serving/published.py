@@ -25,6 +25,25 @@ def publish(served: Served, kind: str, name: str, fingerprint: str = "0123abcd",
     return folder
 
 
+def publish_byte_pairs(served: Served, name: str) -> Path:
+    """A chat model whose tokens are byte pairs and whose weights know nothing. Returns its folder."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tests.byte_pairs import byte_pairs
+
+    tokenizer = byte_pairs()
+    torch.manual_seed(0)
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    config = GPT2Config(vocab_size=len(tokenizer) + 4, n_positions=600, n_embd=16, n_layer=1, n_head=2, **ends)
+    folder = publish(served, "gpt2", name, chats=True)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def publish_adapter(served: Served, name: str, seed: int) -> Path:
     """A LoRA adapter on the GPT-2 of `tests.writers`, as `merge: false` publishes it. Returns its folder."""
     import torch
