@@ -102,7 +102,7 @@ def test_the_best_trial_on_rows_set_aside_is_the_chosen_one(place: Place) -> Non
             trial["score"] is not None and set(trial["scores"]) >= {"loss", trial["metric"]}
             for trial in group["trials"]
         )
-        best = max(group["trials"], key=lambda trial: trial["score"])  # the first of equal ones
+        best = max(group["trials"], key=lambda trial: (trial["score"], -trial["scores"]["loss"]))
         assert [trial for trial in group["trials"] if trial["chosen"]] == [best]
 
 
