@@ -250,7 +250,8 @@ class Network:
 def test_the_ray_services_of_compose_work_a_job_off(container):
     """Head, worker and service by their own commands, each with an address of its own, as compose has them."""
     build, _ = container
-    (build.folder / "compose").mkdir(exist_ok=True)
+    shutil.rmtree(build.folder / "compose", ignore_errors=True)
+    (build.folder / "compose").mkdir()
     os.chown(build.folder / "compose", 10001, 10001)
     offered = services()
     shutil.copyfile(REPOSITORY / "configs/smoke/encoder-full.yaml", build.folder / "compose" / "recipe.yaml")
@@ -260,13 +261,11 @@ def test_the_ray_services_of_compose_work_a_job_off(container):
         shared = {"RAY_AUTH_TOKEN": "5f" * 16, "FINERY_WARM": "0", "FINERY_RAY_ADDRESS": address}
         for name in names:
             own = started.enter_context(running(build, name, offered[name], network, **shared))
+        asked = "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/readyz', timeout=4)"
         script = (
-            "export FINERY_TOKEN=$(cat /data/admin.token); "
+            f'until python3 -c "{asked}" 2> /dev/null; do sleep 1; done; export FINERY_TOKEN=$(cat /data/admin.token); '
             "finery submit /data/recipe.yaml --server http://127.0.0.1:8080 --follow; echo ended $?"
         )
-        limit, said = time.monotonic() + 180, ""
-        while not (build.folder / "compose" / "admin.token").exists() and time.monotonic() < limit:
-            time.sleep(1)
         words = [*network.within("finery-ray"), *map(str, build.words), "run", "--isolation", "chroot"]
         words += ["--volume", f"{build.folder}/compose:/data", own, "timeout", "300", "sh", "-c", script]
         said = subprocess.run(words, capture_output=True, text=True, check=False)
