@@ -94,8 +94,6 @@ class Ragged(Sequence[list[int]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def made_once(context: Context, name: str, make: Callable[[], Made]) -> Made:
     """What `make` gives: where several processes share the stage, made by the main one and mapped by all of them.

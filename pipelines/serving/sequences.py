@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from pipelines.serving.text_forms import TextForm
+    from pipelines.serving.structured_outputs import Grammar
 
 SERVING = 0x5E12
 """The stream of the numbers that choose tokens."""
@@ -121,14 +121,14 @@ class WrittenSequence:
         apart: bool = False,
         model: str = "",
         echo: Echo | None = None,
-        form: TextForm | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         """At most `limit` tokens are written; `ends` are the tokens that end a text. `tell` is given what is written:
         `{"text", "tokens"}`, last `{"reason", "written"}`. `draw` numbers the texts of one prompt and seed; `apart`
         says that the text does not go on with its prompt, as an encoder-decoder's. `model` names the one that writes
-        it, where several stand on one base. With an `echo` the engine calls `tell_prompt` first. `form` is what the
+        it, where several stand on one base. With an `echo` the engine calls `tell_prompt` first. `grammar` is what the
         text is held to, where its engine does not see to that."""
-        self.model, self.draw, self.echo, self._form = model, draw, echo, form
+        self.model, self.draw, self.echo, self._grammar = model, draw, echo, grammar
         self.prompt = list(prompt)
         self.limit = limit
         self.tokens: list[int] = []
@@ -184,7 +184,7 @@ class WrittenSequence:
         self.tokens.append(token)
         if record is not None and (token not in self._ends or self.echo is not None):
             self._records.append({**record, "offset": self._characters})
-        complete = self._form is not None and self._form.take(token)
+        complete = self._grammar is not None and self._grammar.take(token)
         if token in self._ends:
             self.end("stop")
             return False
@@ -219,8 +219,8 @@ class WrittenSequence:
                     scores[token] += bias
             for token, count in Counter(self.tokens).items():
                 scores[token] -= choice.presence_penalty + choice.frequency_penalty * count
-        if self._form is not None:
-            scores = self._form.allowed(scores)
+        if self._grammar is not None:
+            scores = self._grammar.allowed(scores)
         if self._chances is None:
             return int(scores.argmax())
         drawn = restricted(scores[None] / choice.temperature, choice.top_p, choice.top_k)

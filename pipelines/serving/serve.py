@@ -27,7 +27,7 @@ from pipelines.models.tokenizer import open_tokenizer
 from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
 from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
-from pipelines.serving.text_forms import TextForms
+from pipelines.serving.structured_outputs import GrammarCompiler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -109,9 +109,9 @@ class Writer:
         )
 
     @cached_property
-    def forms(self) -> TextForms:
+    def grammars(self) -> GrammarCompiler:
         """What its answers may be held to."""
-        return TextForms(self.tokenizer, self.ends, self.rows)
+        return GrammarCompiler(self.tokenizer, self.ends, self.rows)
 
     def limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
         """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
@@ -448,7 +448,9 @@ class ServedModel:
         stream = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
-        forms = writer.forms if choice.json_schema is not None and self.about["engine"] != "vllm" else None
+        if choice.json_schema is not None:  # refused here, whoever follows it
+            writer.grammars.compile_json_schema(choice.json_schema)
+        ours = None if self.about["engine"] == "vllm" else choice.json_schema
         sequences = [
             WrittenSequence(
                 writer.tokenizer,
@@ -461,7 +463,7 @@ class ServedModel:
                 writer.apart,
                 writer.name,
                 echo,
-                None if forms is None else forms.of_json(choice.json_schema or ""),
+                None if ours is None else writer.grammars.compile_json_schema(ours),
             )
             for place, (ids, limit, echo) in enumerate(
                 zip(prompts, limits, echoes or [None] * len(prompts), strict=True)

@@ -31,11 +31,17 @@ SETTINGS = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB, taken at once
 }
-FORMS = {"backend": "guidance", "disable_any_whitespace": True}
+STRUCTURED_OUTPUTS = {"backend": "guidance", "disable_any_whitespace": True}
 """xgrammar 0.2.8 lets control characters into the strings of JSON, and a model that may write white space goes on with
 it."""
 ON_CPU = {"dtype": "float32", "enforce_eager": True, "distributed_executor_backend": "uni"}
 """As the other engines compute there; compiling would take longer than a cold start may."""
+
+
+def _settle() -> None:
+    """Before vLLM is imported; what is set already stays."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
 
 
 def unfit(folder: Path) -> str:
@@ -51,7 +57,7 @@ def unfit(folder: Path) -> str:
     names = [str(each) for each in config.get("architectures") or ()]
     if config.get("is_encoder_decoder"):
         return "it is an encoder-decoder"
-    os.environ |= SETTINGS
+    _settle()
     from vllm import ModelRegistry
     from vllm.platforms import current_platform
 
@@ -90,7 +96,7 @@ def sampling(sequence: WrittenSequence, ends: Sequence[int]) -> dict[str, Any]:
 
 def opened_by_vllm(folder: str, context: int | None) -> Any:
     """vLLM's engine of the model in `folder`, in this process and this thread."""
-    os.environ |= SETTINGS
+    _settle()
     from vllm import EngineArgs, LLMEngine
     from vllm.platforms import current_platform
 
@@ -103,7 +109,7 @@ def opened_by_vllm(folder: str, context: int | None) -> Any:
             gpu_memory_utilization=MEMORY,
             seed=0,
             trust_remote_code=False,
-            structured_outputs_config=FORMS,
+            structured_outputs_config=STRUCTURED_OUTPUTS,
             disable_log_stats=True,
             **words,
         )

@@ -17,6 +17,8 @@ from pipelines.core.study_options import Search
 
 PREFIX = "eval_"
 """What scores on the rows set aside are called in a stage's `metrics.json`."""
+BESIDE = ("mean_token_accuracy",)
+"""What stands beside the loss of models of language and decides only by its name."""
 MEAN = "mean"
 """What a stage on several tasks calls the mean of their scores; each task's own are `mrpc_f1` and `mrpc_loss`."""
 
@@ -109,7 +111,7 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
         raise StageError(
             f"study.search.metric is '{metric}', but stage '{stage}' measured {', '.join(scores)} on the rows set aside"
         )
-    measured = [name for name in scores if not _is_loss(name)]
+    measured = [name for name in scores if not _is_loss(name) and name not in BESIDE]
     chosen = metric or next(name for name in (MEAN, *measured, "loss", *scores) if name in scores)
     value = scores[chosen]
     return chosen, value if math.isfinite(value) else None, scores

@@ -24,7 +24,6 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.files import write_json, write_text
 from pipelines.core.interfaces import Context, Head
-from pipelines.data.ragged import SHARED
 from pipelines.trainers import fsdp
 from pipelines.tuners.tuner import Tuner
 
@@ -106,7 +105,6 @@ def save_stage(
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
             write_json(context.folder / "metrics.json", metrics, allow_nan=True)
-            shutil.rmtree(context.folder / SHARED, ignore_errors=True)  # those who map its files still read them
     context.barrier()
 
 

@@ -10,6 +10,7 @@ leaves little padding; the batches themselves come in random order.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain, repeat
@@ -27,6 +28,7 @@ from transformers.utils import ModelOutput
 from pipelines.core.errors import Stopped
 from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.data.ragged import SHARED
 from pipelines.data.randomness import permuted
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
@@ -272,6 +274,8 @@ def fit(
     trainer.refuse_spoiled_weights()
     if rows is not None:
         trainer.rejoin(rows)
+    if context.world.is_main:
+        shutil.rmtree(context.folder / SHARED, ignore_errors=True)  # those who map its files still read them
     return trainer.model, trainer.stage_metrics()
 
 

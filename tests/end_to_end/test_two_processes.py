@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
+from pipelines.data.ragged import SHARED
 from tests.end_to_end import forked
 
 RECIPE = """\
@@ -91,6 +92,7 @@ def test_the_losses_are_those_of_one_process(recipe: Path, alone: Path, tmp_path
     )
     assert two["train_loss"] == pytest.approx(one["train_loss"], rel=RELATIVE)
     assert two["all_parameters"] == one["all_parameters"]
+    assert list((tmp_path / "run").glob(f"stages/*/{SHARED}")) == [], "the rows that both mapped are gone"
 
 
 def test_processes_with_a_half_of_the_weights_each_leave_what_one_process_can_go_on_from(
@@ -282,6 +284,7 @@ def test_two_processes_learn_several_tasks_as_one_does(tmp_path: Path) -> None:
     )
     assert code == 0, ranks_log(tmp_path / "two")
     assert_equal_losses(tmp_path / "one", tmp_path / "two", ("together",))
+    assert list((tmp_path / "two").glob(f"stages/*/{SHARED}")) == []
     one, two = (pq.read_table(tmp_path / run / "stages/02-evaluate/predictions.parquet") for run in ("one", "two"))
     assert two["index"].to_pylist() == one["index"].to_pylist() == list(range(37))
     for row, other in zip(one["logits"].to_pylist(), two["logits"].to_pylist(), strict=True):

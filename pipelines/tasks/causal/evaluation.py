@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
     from pipelines.tasks.base import LabelledTask
 
+MOST_LOGITS = 2**26
+"""Numbers of a batch's output, so that long answers and large vocabularies fit into memory, also of models whose logits
+cannot be had of the answers alone."""
+
 
 def likelihoods(
     model: PreTrainedModel,
@@ -56,6 +60,9 @@ def likelihoods(
 
     examples = encode_completions(tokenizer, dialogues, range(len(dialogues)), max_length)
     together = CompletionCollator(padding_token(tokenizer))
+    lengths = examples.lengths.tolist()
+    fitting = MOST_LOGITS // (max(lengths, default=1) * model.config.get_text_config().vocab_size)
+    running["batch_size"] = max(1, min(running.get("batch_size", 32), fitting))
 
     def answer(positions: list[int], device: Any) -> list[tuple[float, float, float]]:
         """Bits, tokens and right tokens of each."""
@@ -72,7 +79,7 @@ def likelihoods(
             sums.index_add_(0, rows[part], torch.stack([bits, torch.ones_like(bits), right], 1))
         return [tuple(each) for each in sums.tolist()]
 
-    told = answers(model, examples.lengths.tolist(), answer, **running)
+    told = answers(model, lengths, answer, **running)
     bits, tokens, right = np.asarray(told, dtype=np.float64).reshape(-1, 3).T
     columns = {"bits": bits, "tokens": tokens, "right": right, "bytes": examples.sizes.astype(np.float64)}
     return Tally.of(np.asarray(examples.index), columns)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pipelines.core.interfaces import Rows
 from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode
 from pipelines.data.ragged import Ragged, made_once
@@ -26,6 +23,20 @@ if TYPE_CHECKING:
     from pipelines.tasks.subject import Subject
 
 
+class Options(Ragged):
+    """Questions of as many sequences each, a list of arrays when it is looked at; starts and ends are (questions,
+    choices)."""
+
+    @classmethod
+    def grouped(cls, sequences: Ragged, choices: int) -> Options:
+        """The sequences one after another, `choices` of them a question."""
+        shape = (len(sequences) // max(choices, 1), choices)
+        return cls(sequences.values, sequences.starts.reshape(shape), sequences.ends.reshape(shape))
+
+    def __getitem__(self, position: Any) -> Any:
+        return [self.values[start:end] for start, end in zip(self.starts[position], self.ends[position], strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncodedChoices(EncodedRows):
     """Tokenised questions, each with its options as columns: `input_ids` and `token_type_ids` hold a list of
@@ -36,25 +47,6 @@ class EncodedChoices(EncodedRows):
 
     input_ids: Options
     token_type_ids: Options | None
-
-
-class Options(Ragged):
-    """Questions of as many sequences each; a question is a list of arrays when it is looked at."""
-
-    def __init__(
-        self, values: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-    ) -> None:
-        """Starts and ends are (questions, choices)."""
-        super().__init__(values, starts, ends)
-
-    @classmethod
-    def grouped(cls, sequences: Ragged, choices: int) -> Options:
-        """The sequences one after another, `choices` of them a question."""
-        shape = (len(sequences) // max(choices, 1), choices)
-        return cls(sequences.values, sequences.starts.reshape(shape), sequences.ends.reshape(shape))
-
-    def __getitem__(self, position: Any) -> Any:
-        return [self.values[start:end] for start, end in zip(self.starts[position], self.ends[position], strict=True)]
 
 
 def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_length: int) -> EncodedChoices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -154,17 +155,25 @@ def test_a_stranger_gets_them_with_the_versions_of_the_manifest_too(copy, tmp_pa
     """Another version than the one that the tests run with is what the run then has."""
     from tests.pipelines.commands.test_verify import write_sums_again
 
+    wanted = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        tmp_path / "wheel",
+        "tqdm==4.66.5",
+    ]
+    if (had := subprocess.run(wanted, capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"packages cannot be had here: {had.stderr[-200:]}")
     manifest = json.loads((copy / "manifest.json").read_text())
     assert manifest["environment"]["tqdm"] != "4.66.5"
     manifest["environment"]["tqdm"] = "4.66.5"
     (copy / "manifest.json").write_text(json.dumps(manifest))
     write_sums_again(copy)
-    try:
-        told = answer({"folder": str(copy), "data": str(finished().root), "environment": True})
-    except PublishError as error:
-        if "cannot be made" in str(error):
-            pytest.skip(str(error))
-        raise
+    told = answer({"folder": str(copy), "data": str(finished().root), "environment": True})
     assert told["reproduced"], told
     assert told["same_weights"]
     again = json.loads((tmp_path / "runs/reproduce-finished/registry/finished/manifest.json").read_text())

@@ -63,6 +63,12 @@ def test_the_first_score_of_the_rows_set_aside_decides(tmp_path):
         score_of(folder, "a", "bleu")
 
 
+def test_of_a_language_model_the_loss_decides_and_what_stands_beside_it_by_its_name_alone(tmp_path):
+    folder = written(tmp_path, eval_mean_token_accuracy=0.4, eval_loss=2.0)
+    assert score_of(folder, "a", None)[:2] == ("loss", 2.0)
+    assert score_of(folder, "a", "mean_token_accuracy")[:2] == ("mean_token_accuracy", 0.4)
+
+
 def test_of_several_tasks_their_mean_decides_and_no_one_loss(tmp_path):
     scores = {"mrpc_loss": 0.6, "mrpc_f1": 0.8, "rte_loss": 0.7, "rte_accuracy": 0.5, "loss": 0.65}
     folder = written(tmp_path / "a", **{f"eval_{name}": value for name, value in scores.items()}, eval_mean=0.65)

@@ -1,4 +1,4 @@
-"""Answers that must have a form: JSON, or JSON of a schema.
+"""Structured outputs: answers that are JSON, or JSON of a schema.
 
 A grammar is read beside the text: at each place it says which tokens may come, the others are not chosen, and the text
 ends where it is complete. What is left to choose is the model's: its log-probabilities are told as they are. llguidance
@@ -10,7 +10,6 @@ any white space, a model that has learnt no JSON writes nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 WHITE_SPACE = r"(\n[ \t]{0,40}| ?)"
-MISSING = "answers of a form need the package llguidance where the service runs: pip install 'finery[structured]'"
+MISSING = "structured outputs need the package llguidance where the service runs: pip install 'finery[structured]'"
 
 
-class TextForm:
-    """What one text may go on with."""
+class Grammar:
+    """What one text may go on with, token by token."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
@@ -47,8 +46,8 @@ class TextForm:
         return bool(self._matcher.is_stopped())
 
 
-class TextForms:
-    """The forms that answers of one model may be asked for."""
+class GrammarCompiler:
+    """Grammars for the tokens of one model."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int], rows: int) -> None:
         """`ends` are the tokens that end a text, `rows` the tokens that the model has logits of."""
@@ -66,10 +65,10 @@ class TextForms:
             )
         except ValueError as error:
             raise CommandError(
-                f"this model cannot be held to a form, since its tokens are no pieces of text: {error}"
+                f"this model cannot be held to a schema, since its tokens are no pieces of text: {error}"
             ) from None
 
-    def of_json(self, schema: str) -> TextForm:
+    def compile_json_schema(self, schema: str) -> Grammar:
         """JSON that this schema, as JSON, allows. Raises CommandError where it cannot be followed."""
         vocabulary = self._vocabulary
         from llguidance import LLMatcher
@@ -78,8 +77,8 @@ class TextForms:
             grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": WHITE_SPACE})
             matcher = LLMatcher(vocabulary, grammar, log_level=0)
             problem = matcher.get_error() if matcher.is_error() else ""
-        except (ValueError, json.JSONDecodeError) as error:
+        except ValueError as error:
             problem = str(error)
         if problem:
             raise CommandError(f"the schema of 'response_format' cannot be followed: {' '.join(problem.split())[:300]}")
-        return TextForm(matcher)
+        return Grammar(matcher)

@@ -1,4 +1,4 @@
-"""Texts that are held to JSON, or to a schema, by a model that writes at random."""
+"""Texts that are held to JSON, or to a schema, of a model that writes at random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipelines.core.errors import CommandError
 from pipelines.serving.sequences import SamplingSettings, WrittenSequence
-from pipelines.serving.text_forms import MISSING, TextForms
+from pipelines.serving.structured_outputs import MISSING, GrammarCompiler
 from tests import tiny
 from tests.byte_pairs import byte_pairs
 
@@ -25,9 +25,9 @@ SPARE = 10
 
 
 @cache
-def forms() -> TextForms:
+def grammars() -> GrammarCompiler:
     tokenizer = byte_pairs()
-    return TextForms(tokenizer, [tokenizer.eos_token_id], len(tokenizer) + SPARE)
+    return GrammarCompiler(tokenizer, [tokenizer.eos_token_id], len(tokenizer) + SPARE)
 
 
 def written(schema: Any, seed: int, temperature: float = 1.0, limit: int = 400) -> tuple[str, str | None]:
@@ -35,7 +35,7 @@ def written(schema: Any, seed: int, temperature: float = 1.0, limit: int = 400) 
     tokenizer, told = byte_pairs(), []
     text = WrittenSequence(
         tokenizer, [5, 6], SamplingSettings(temperature, seed=seed), limit, [tokenizer.eos_token_id], told.append,
-        form=forms().of_json(json.dumps(schema)),
+        grammar=grammars().compile_json_schema(json.dumps(schema)),
     )  # fmt: skip
     noise = torch.Generator().manual_seed(seed)
     while text.choose(torch.randn(len(tokenizer) + SPARE, generator=noise)) is not None:
@@ -109,14 +109,14 @@ def test_a_text_that_is_cut_is_the_beginning_of_one() -> None:
 
 
 def test_white_space_cannot_go_on_for_ever() -> None:
-    form = forms().of_json('{"type": "object"}')
+    grammar = grammars().compile_json_schema('{"type": "object"}')
     tokenizer = byte_pairs()
     space, brace = (tokenizer.encode(each)[0] for each in (" ", "{"))
     logits = torch.zeros(len(tokenizer))
     for token in (brace, space):
-        assert torch.isfinite(form.allowed(logits)[token])
-        form.take(token)
-    assert not torch.isfinite(form.allowed(logits)[space])
+        assert torch.isfinite(grammar.allowed(logits)[token])
+        grammar.take(token)
+    assert not torch.isfinite(grammar.allowed(logits)[space])
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def test_white_space_cannot_go_on_for_ever() -> None:
 )
 def test_a_schema_that_cannot_be_followed_is_one_sentence(schema: str, problem: str) -> None:
     with pytest.raises(CommandError, match=r"the schema of 'response_format' cannot be followed: ") as caught:
-        forms().of_json(schema)
+        grammars().compile_json_schema(schema)
     assert problem in str(caught.value)
 
 
 def test_tokens_that_are_no_pieces_of_text_are_refused() -> None:
-    with pytest.raises(CommandError, match="cannot be held to a form, since its tokens are no pieces of text"):
-        TextForms(tiny.tokenizer(), [3], 96).of_json("{}")
+    with pytest.raises(CommandError, match="cannot be held to a schema, since its tokens are no pieces of text"):
+        GrammarCompiler(tiny.tokenizer(), [3], 96).compile_json_schema("{}")
 
 
 def test_without_the_package_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance.hf", None)
     with pytest.raises(CommandError) as caught:
-        TextForms(byte_pairs(), [0], 96).of_json("{}")
+        GrammarCompiler(byte_pairs(), [0], 96).compile_json_schema("{}")
     assert str(caught.value) == MISSING
