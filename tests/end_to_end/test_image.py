@@ -236,13 +236,14 @@ class Network:
             self._ip(*inside, "route", "add", "default", "via", f"{self.prefix}.1")  # by it Ray finds its own address
 
     def __exit__(self, *failure):
-        for name in self.names:
+        for place, name in enumerate(self.names):
             left = subprocess.run(
                 ["ip", "netns", "pids", f"{self.mark}-{name}"], capture_output=True, text=True, check=False
             )
             for pid in map(int, left.stdout.split()):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            subprocess.run(["ip", "link", "del", f"{self.mark}o{place}"], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "del", f"{self.mark}-{name}"], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.mark], capture_output=True, check=False)
 
