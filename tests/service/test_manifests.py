@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from shutil import which
 
 import jsonschema
 import pytest
 import yaml
 
-from service.settings import Settings, variable_of
+from service.settings import Settings, read_settings, variable_of
 from tests.service.test_deploy import DEPLOY
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -20,9 +21,9 @@ FILES = sorted(path for path in KUBERNETES.rglob("*.yaml") if path.name != "kust
 DOCUMENTS = [(path.relative_to(DEPLOY), each) for path in FILES for each in yaml.safe_load_all(path.read_text())]
 
 
-def pods():
+def pods(documents=DOCUMENTS):
     """Every pod's template, with a name for it."""
-    for path, document in DOCUMENTS:
+    for path, document in documents:
         name = f"{path} {document['metadata']['name']}"
         if document["kind"] in ("Deployment", "StatefulSet"):
             yield name, document["spec"]["template"]["spec"]
@@ -69,16 +70,7 @@ RAY_CLUSTER = closed(
     ("path", "document"), [pytest.param(*each, id=f"{each[0]} {each[1]['kind']}") for each in DOCUMENTS]
 )
 def test_every_manifest_is_valid(path, document):
-    import kubernetes_validate  # here, or every worker would read the grammars that it brings
-
-    if document["kind"] == "RayCluster":  # KubeRay's own kind: its pods are Kubernetes'
-        jsonschema.validate(document, RAY_CLUSTER)
-        for name, spec in pods():
-            if name.startswith(str(path)):
-                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
-                kubernetes_validate.validate(pod, "1.37", strict=True)
-        return
-    kubernetes_validate.validate(document, "1.37", strict=True)
+    valid(document, pods([(path, document)]))
 
 
 @pytest.mark.parametrize(("name", "spec"), [pytest.param(*each, id=each[0]) for each in pods()])
@@ -91,16 +83,55 @@ def test_no_pod_runs_as_root_or_may_become_it(name, spec):
         assert "memory" in container["resources"]["limits"]
 
 
-def test_kustomizations_name_files_and_what_they_patch():
+def valid(document, pods_of):
+    import kubernetes_validate  # here, or every worker would read the grammars that it brings
+
+    if document["kind"] != "RayCluster":
+        kubernetes_validate.validate(document, "1.37", strict=True)
+        return
+    jsonschema.validate(document, RAY_CLUSTER)  # KubeRay's own kind: its pods are Kubernetes'
+    for _, spec in pods_of:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+        kubernetes_validate.validate(pod, "1.37", strict=True)
+
+
+def test_kustomizations_name_what_is_there_and_what_they_patch():
     kinds = {(document["kind"], document["metadata"]["name"]) for _, document in DOCUMENTS}
+    listed = []
     for path in KUBERNETES.rglob("kustomization.yaml"):
         words = yaml.safe_load(path.read_text())
-        assert all((path.parent / each).exists() for each in words["resources"])
+        named = [path.parent / each for each in (*words.get("resources", ()), *words.get("components", ()))]
+        assert all(each.is_file() or (each / "kustomization.yaml").is_file() for each in named)
+        assert not any(path.is_relative_to(each.resolve()) for each in named), "kustomize refuses a circle"
+        listed += [each for each in named if each.is_file()]
         for patch in words.get("patches", ()):
             assert (patch["target"]["kind"], patch["target"]["name"]) in kinds
             assert all(each["op"] in ("add", "replace") for each in yaml.safe_load(patch["patch"]))
-    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-    assert sorted(listed) == sorted(path.name for path in FILES if path.parent == KUBERNETES)
+    assert sorted(listed) == sorted(FILES)
+
+
+@pytest.mark.skipif(which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("variant", [".", "ray"])
+def test_what_kubectl_builds_is_valid_and_has_the_pushed_image_everywhere(variant):
+    command = ["kubectl", "kustomize", str(KUBERNETES / variant)]
+    built = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    there = list(pods([(variant, each) for each in built]))
+    for document in built:
+        assert document["metadata"]["namespace"] == "finery"
+        valid(document, pods([(variant, document)]))
+    images = [each["image"] for _, spec in there for each in spec["containers"]]
+    [pushed] = yaml.safe_load((KUBERNETES / "image" / "kustomization.yaml").read_text())["images"]
+    assert images.count(f"{pushed['newName']}:{pushed['newTag']}") == len(images) - 1, "all but PostgreSQL's"
+    assert any(document["kind"] == "RayCluster" for document in built) is (variant == "ray")
+
+
+def test_the_pod_is_asked_by_its_service_by_its_own_address_and_through_a_forwarded_port():
+    (container,) = next(spec for name, spec in pods() if name.endswith("finery.yaml finery"))["containers"]
+    names = {each["name"]: each for each in container["env"]}
+    assert names["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    value = names["FINERY_ALLOWED_HOSTS"]["value"].replace("$(POD_IP)", "10.244.0.17")
+    settings = read_settings({"FINERY_ALLOWED_HOSTS": value}, host=container["args"][2])
+    assert {"finery", "finery.finery.svc", "localhost", "127.0.0.1", "10.244.0.17"} <= settings.host_names
 
 
 def test_the_server_takes_the_variables_and_arguments_of_its_pod():

@@ -1,6 +1,6 @@
 """Dumps of the schemas that servers ran with, and rows in every table: what an upgrade begins with.
 
-A dump is what a server of that time left, written by its own code, and never changed again. At a release
+A dump is what a server of that time left, written by its own code, and never changed again. Before a schema follows another
 `python -m tests.service.store.released` writes those that are missing into `released/`, one for SQLite and one for
 PostgreSQL (by `pg_dump`). Of a revision that has none yet the same rows are made when the test runs, by the store's own
 functions at the newest schema, taken down to that revision.

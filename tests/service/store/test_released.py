@@ -95,6 +95,11 @@ def test_an_upgrade_keeps_every_row_and_the_service_goes_on(url, tmp_path, revis
         store.close()
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_every_schema_before_the_newest_has_a_dump_of_its_own_time(database):
+    assert [revision for revision in revisions()[:-1] if not dump_of(revision, database).exists()] == []
+
+
 @pytest.mark.long
 def test_a_server_starts_on_the_first_schema_and_lists_its_job(tmp_path):
     bring_back(f"sqlite:///{tmp_path / 'finery.db'}", revisions()[0])
