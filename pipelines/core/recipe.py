@@ -220,6 +220,14 @@ class Stage(Block):
         """
         return set()
 
+    def scored_on(self, recipe: Recipe) -> frozenset[str]:
+        """The parts of data that the stage scores models on, in words: two stages that share one read the same rows."""
+        return frozenset()
+
+    def score_names(self) -> tuple[str, ...] | None:
+        """What a stage that scores measures, where one benchmark's scores are known before it runs."""
+        return None
+
     def subjects(self) -> Mapping[str, Any]:
         """The tasks that the stage trains, by the id of the model that learns each: its own, or `id/task` of
         several."""

@@ -36,6 +36,8 @@ BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
 """Kinds of tasks that are not scored while they are learnt: there the loss decides."""
 Values = Mapping[str, Any]
 """Override paths with a value each."""
+TRIAL_SCORES = "trial-scores"
+"""Id of the evaluate stage that a search adds to its trials."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class StudyRecipe:
 
     def trial(self, group: CellGroup, values: Values, budget: Values | None = None, cell: Cell | None = None) -> Recipe:
         """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set
-        aside. `cell` is one of the group's repeats, by default the first."""
+        aside or by `study.search.evaluate`. `cell` is one of the group's repeats, by default the first."""
         search = self.options.search
         assert search is not None
         draft = (cell or group.cell).draft
@@ -212,7 +214,7 @@ class StudyRecipe:
             draft = draft.put(
                 path, value, ("study", "search", "over", path) if own is None else (*own.place, "search", path)
             )
-        return _up_to(draft, search.target).recipe(self.ids)
+        return _up_to(draft, search).recipe(self.ids)
 
 
 def expand(source: RecipeSource) -> StudyRecipe:
@@ -347,15 +349,22 @@ def _without(cell: Cell, target: str, cells: Sequence[Cell]) -> bool:
     return target not in [stage.id for stage in cell.recipe.stages] and not all(left_out)
 
 
-def _up_to(draft: Draft, target: str) -> Draft:
-    """Only the stages that train, up to the target, which scores itself on the part of train that is set aside."""
+def _up_to(draft: Draft, search: Search) -> Draft:
+    """Only the stages up to the target, without those that score or publish. The target scores itself on the part of
+    train that is set aside, unless an evaluate stage of the search does behind it."""
     data = deepcopy(draft.data)
     ids = stage_ids(data)
     data["stages"] = tuple(
         stage
         for at, stage in enumerate(data["stages"])
-        if at <= ids.index(target) and stage["stage"] not in (*EVALUATIONS, "publish")
+        if at <= ids.index(search.target) and stage["stage"] not in (*EVALUATIONS, "publish")
     )
+    if search.evaluate is not None:
+        scored = {"stage": "evaluate", "id": TRIAL_SCORES, "from": search.target, **deepcopy(search.evaluate)}
+        data["stages"] = (*data["stages"], scored)
+        return replace(
+            draft, data=data, written={**draft.written, ("stages", TRIAL_SCORES): ("study", "search", "evaluate")}
+        )
     arguments = data["stages"][-1].setdefault("arguments", {})
     if not {"eval_strategy", "evaluation_strategy"} & set(arguments):
         arguments["eval_strategy"] = "epoch"
@@ -381,14 +390,42 @@ def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
                 )
             )
             continue
-        issues += _unfit_metric(search, group.cell.recipe.stage(search.target))
+        if search.evaluate is None:
+            issues += _unfit_metric(search, group.cell.recipe.stage(search.target))
         budgets = [{path: value} for path, values in (search.halving or {}).items() for value in values] or [{}]
         for values, budget in product(group.grid, budgets):
             try:
-                study.trial(group, values, budget)
+                trial = study.trial(group, values, budget)
             except ConfigIssues as error:
                 issues += error.found
+            else:
+                issues += [] if search.evaluate is None else _unfit_evaluation(search, trial, study.cells)
     return list(dict.fromkeys(issues))
+
+
+def _unfit_evaluation(search: Search, trial: Recipe, cells: Iterable[Cell]) -> list[ConfigIssue]:
+    """A score to choose by that the trials' evaluation does not measure, and what it shares with those that report."""
+    evaluation, issues = trial.stages[-1], []
+    measured = evaluation.score_names()
+    if search.metric is not None and measured is not None and search.metric not in measured:
+        sentence = f"'{search.metric}' is not measured by study.search.evaluate.{nearest(search.metric, measured)}"
+        issues.append((("study", "search", "metric"), f"{sentence} Known: {', '.join(measured)}"))
+    reported = {
+        part
+        for cell in cells
+        if not cell.refusal
+        for stage in cell.recipe.stages
+        if stage.stage in EVALUATIONS
+        for part in stage.scored_on(cell.recipe)
+    }
+    parts = sorted(evaluation.scored_on(trial))
+    if len(parts) > 1:
+        sentence = f"scores trials on {', '.join(parts)}, and a search is decided by one; name one of them"
+        issues.append((("study", "search", "evaluate"), sentence))
+    for part in sorted(reported.intersection(parts)):
+        sentence = f"reads {part}, which the cells report on; choose by another part, such as a split of train"
+        issues.append((("study", "search", "evaluate"), sentence))
+    return issues
 
 
 def _unfit_metric(search: Search, stage: Any) -> list[ConfigIssue]:

@@ -29,6 +29,22 @@ def _budget(value: object) -> Any:
     return dict(value)
 
 
+def _evaluation(value: object) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        sentence = "must be a mapping with the keys of an evaluate stage, such as {prompts: {path: …}, reward: {…}}"
+        raise ConfigIssues([((), f"is {show(value)}, {sentence}")])
+    issues: list[ConfigIssue] = [
+        ((key,), "is said by the search itself: what each trial trained is scored behind it; leave it out")
+        for key in ("stage", "id", "from")
+        if key in value
+    ]
+    if issues:
+        raise ConfigIssues(issues)
+    return dict(value)
+
+
 def _halving(value: object) -> Any:
     grids = checked_grids(value)
     if len(grids) != 1:
@@ -54,8 +70,12 @@ class Search(Block):
     budget: Annotated[dict[str, Any], BeforeValidator(_budget)] = Field(default_factory=dict)
     """Override paths that hold for the trials only, such as fewer epochs."""
     metric: str | None = None
-    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task. Default:
-    its first."""
+    """The score to choose by, on the part of train that is set aside: `loss`, or a metric of the task; one of
+    `evaluate` where that is given. Default: its first."""
+    evaluate: Annotated[dict[str, Any] | None, BeforeValidator(_evaluation)] = None
+    """The keys of an evaluate stage that scores what each trial trained, and runs in trials only: `{prompts: {path: …,
+    split: validation}, reward: {…}, against: model}`. For stages that are not scored on rows set aside, such as ppo. What
+    it reads must be no part that the cells report on. Default: the searched stage's own scores."""
     seeds: int | None = Field(None, ge=1, le=100)
     """Training seeds with which every value is tried, the first ones of the matrix; the mean of their scores decides,
     and a value that diverges with one of them loses. Default: as many as the matrix has, at most 3."""

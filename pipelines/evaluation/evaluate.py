@@ -180,6 +180,15 @@ class Evaluate(PolicyKeys, Stage):
         """The keys of `datasets` in `metrics.json`."""
         return short_names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
+    def scored_on(self, recipe: Recipe) -> frozenset[str]:
+        data = [*(self.datasets or ()), *([] if self.prompts is None else [self.prompts])]
+        parts = [f"split '{each.split}' of {each.path}{f' ({each.name})' if each.name else ''}" for each in data]
+        names = {*(self.benchmarks or ()), *(choice.name for choice in self.choices(recipe)[0])}
+        return frozenset([*parts, *(f"the benchmark '{name}'" for name in names)])
+
+    def score_names(self) -> tuple[str, ...] | None:
+        return None if self.prompts is None else policy.names(self)
+
     def policy_scores(self, recipe: Recipe) -> dict[str, list[str]]:
         """The key of what is measured of a model's own completions in `metrics.json`, with the names of its scores."""
         return {} if self.prompts is None else {policy.NAME: list(policy.names(self))}

@@ -13,7 +13,7 @@ from pipelines.core.files import JSONObject, whole_file, write_json, write_text
 from pipelines.core.pages import render
 from pipelines.core.results import is_number
 from pipelines.core.scores import smaller_is_better
-from pipelines.core.study_cells import named, told
+from pipelines.core.study_cells import CellGroup, named, told
 from pipelines.core.study_matrix import Axis
 from pipelines.reports import plots
 from pipelines.studies import hypotheses, readme
@@ -101,6 +101,7 @@ def as_data(study: StudyState, rows: Sequence[StudyRow], code: int, seconds: flo
                 if _plain(group.grid)
                 else {},
                 "edge": study.edges.get(group.number, ""),
+                "scored_on": _scored_on(study, group),
             }
             for group in study.plan.groups
         ],
@@ -115,6 +116,15 @@ def counted(states: Iterable[CellState]) -> dict[str, int]:
     for state in states:
         counts["done" if state.complete else state.status] += 1
     return counts
+
+
+def _scored_on(study: StudyState, group: CellGroup) -> str:
+    """What the search's own evaluation scored the trials on; empty where they were scored on rows set aside."""
+    search = study.plan.options.search
+    if search is None or search.evaluate is None:
+        return ""
+    trial = study.plan.trial(group, group.grid[0])
+    return ", ".join(trial.stages[-1].scored_on(trial))
 
 
 def _plain(grid: Sequence[JSONObject]) -> bool:

@@ -261,10 +261,11 @@ def notes(data: JSONObject) -> list[str]:
     text: list[str] = []
     if data["search"]:
         most = max(len(group["trials"]) for group in data["search"])
+        scored_on = next((group["scored_on"] for group in data["search"] if group.get("scored_on")), "")
         text += [
             "## Search",
             "",
-            f"At most {most} trials each, chosen on rows of train that were set aside; the reported split "
+            f"At most {most} trials each, chosen on {scored_on or 'rows of train that were set aside'}; the reported split "
             "was not read.",
             "",
         ]

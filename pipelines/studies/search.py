@@ -1,4 +1,4 @@
-"""The trials of a search: what each scored on the part of train that is set aside, and which values win."""
+"""The trials of a search: what each scored on data that no cell reports on, and which values win."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from pipelines.core.errors import StageError
 from pipelines.core.files import read_json
+from pipelines.core.results import read_scores
 from pipelines.core.scores import smaller_is_better
-from pipelines.core.study_cells import Values
+from pipelines.core.study_cells import TRIAL_SCORES, Values
 from pipelines.core.study_matrix import label
 from pipelines.core.study_options import Search
 
@@ -95,26 +96,37 @@ def rungs(search: Search) -> list[Values]:
 
 
 def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float | None, dict[str, float]]:
-    """(metric, score to choose by, all scores) of a trial on the rows set aside. Raises StageError without any.
+    """(metric, score to choose by, all scores) of a trial. Raises StageError without any.
 
+    They are what its evaluate stage measured, where the search has one, else what `stage` scored on the rows set aside.
     Without a `metric` it is the stage's first score; of several tasks none decides alone, but their mean.
     """
     [path] = folder.glob(f"stages/*-{stage}/metrics.json")
-    metrics = read_json(path)
-    scores = {key.removeprefix(PREFIX): _number(value) for key, value in metrics.items() if key.startswith(PREFIX)}
+    if stage == TRIAL_SCORES:
+        scores, where = _evaluated(path.parent), "in the trials"
+    else:
+        metrics, where = read_json(path), "on the rows set aside"
+        scores = {key.removeprefix(PREFIX): _number(value) for key, value in metrics.items() if key.startswith(PREFIX)}
     if not scores:
         raise StageError(
             f"stage '{stage}' left no score of rows set aside, so nothing can be searched by; search over a "
-            "supervised stage"
+            "supervised stage, or say by study.search.evaluate how trials are scored"
         )
     if metric is not None and metric not in scores:
-        raise StageError(
-            f"study.search.metric is '{metric}', but stage '{stage}' measured {', '.join(scores)} on the rows set aside"
-        )
+        raise StageError(f"study.search.metric is '{metric}', but stage '{stage}' measured {', '.join(scores)} {where}")
     measured = [name for name in scores if not _is_loss(name) and name not in BESIDE]
     chosen = metric or next(name for name in (MEAN, *measured, "loss", *scores) if name in scores)
     value = scores[chosen]
     return chosen, value if math.isfinite(value) else None, scores
+
+
+def _evaluated(folder: Path) -> dict[str, float]:
+    """What an evaluate stage measured on its one benchmark."""
+    results = read_scores(folder, TRIAL_SCORES)
+    if len(results) > 1:
+        names = ", ".join(each.benchmark for each in results)
+        raise StageError(f"study.search.evaluate measured {names}, and a search is decided by one; name one of them")
+    return dict(results[0].metrics) if results else {}
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

@@ -286,6 +286,63 @@ def test_a_score_that_the_searched_stage_does_not_measure_is_a_mistake_before_an
     )
 
 
+ALIGNED = """\
+name: s
+model: {architecture: {preset: gpt-tiny}}
+stages:
+  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}
+  - {stage: ppo, id: align, reward: {name: keyword, words: [list]}, prompts: {path: builtin/python-docs}}
+  - {stage: evaluate, prompts: {path: builtin/python-docs, split: test}, reward: {name: keyword, words: [list]}}
+matrix: {seed: [1, 2]}
+study:
+  search:
+    over: {stages.align.arguments.learning_rate: [1e-5, 1e-4]}
+    metric: win_rate
+    evaluate: {prompts: {path: builtin/python-docs, split: validation}, reward: {name: keyword, words: [list]}, against: pretrain}
+"""
+
+
+def test_an_evaluation_of_the_search_scores_what_its_trials_trained_and_no_cell(study):
+    found = study(ALIGNED)
+    [group] = found.groups
+    trial = found.trial(group, group.grid[1])
+    assert [stage.id for stage in trial.stages] == ["pretrain", "align", "trial-scores"]
+    assert trial.stage("align").arguments.learning_rate == 1e-4
+    assert "eval_strategy" not in trial.stage("align").arguments.model_fields_set
+    assert (trial.stages[-1].source, trial.stages[-1].prompts.split) == ("align", "validation")
+    assert all([stage.id for stage in cell.recipe.stages] == ["pretrain", "align", "evaluate"] for cell in found.cells)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "sentence"),
+    [
+        ("win_rate", "win_rat", "'win_rat' is not measured by study.search.evaluate. Did you mean 'win_rate'?"),
+        ("split: validation", "split: test", "reads split 'test' of builtin/python-docs, which the cells report on"),
+        ("evaluate: {prompts", "evaluate: {from: align, prompts", "study.search.evaluate.from: is said by the search"),
+        ("split: validation", "spilt: validation", "study.search.evaluate.prompts.spilt: unknown key"),
+        ("against: pretrain}", "against: pretain}", "study.search.evaluate.against: 'pretain'"),
+    ],
+)
+def test_an_evaluation_of_the_search_that_cannot_decide_is_a_mistake_at_its_line(study, was, now, sentence):
+    assert ALIGNED.count(was) == 1
+    assert sentence in said(study, ALIGNED.replace(was, now))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "sentence"),
+    [
+        ("[1]", "study.search.evaluate: is [1], must be a mapping with the keys of an evaluate stage"),
+        (
+            "{datasets: [{path: a, split: x}, {path: builtin/python-docs, split: validation}]}",
+            "scores trials on split 'validation' of builtin/python-docs, split 'x' of a, and a search is decided by one",
+        ),
+    ],
+)
+def test_an_evaluation_of_the_search_is_a_mapping_and_scores_one_thing(study, evaluation, sentence):
+    text = ALIGNED[: ALIGNED.index("    metric:")].replace("stages.align", "stages.pretrain")
+    assert sentence in said(study, f"{text}    evaluate: {evaluation}\n")
+
+
 def test_cells_that_leave_out_the_searched_stage_have_nothing_to_search(study):
     found = study(
         BASE

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from pipelines.core.errors import StageError
+from pipelines.core.study_cells import TRIAL_SCORES
 from pipelines.core.study_options import Search
 from pipelines.studies.search import Trial, edge, ranked, rungs, score_of
 
@@ -82,3 +83,16 @@ def test_a_score_that_is_no_number_is_none_and_no_score_an_error(tmp_path):
     assert score_of(written(tmp_path / "a", eval_loss=1.0, eval_f1="nan"), "a", None)[1] is None
     with pytest.raises(StageError, match="nothing can be searched by"):
         score_of(written(tmp_path / "b", train_loss=1.0), "a", None)
+
+
+def test_what_an_evaluation_of_the_search_measured_decides(tmp_path):
+    folder = written(tmp_path / "one", policy={"reward": 0.3, "win_rate": 0.6, "kl": 2.0})
+    (folder / "stages" / "02-a").rename(folder / "stages" / f"02-{TRIAL_SCORES}")
+    assert score_of(folder, TRIAL_SCORES, None)[:2] == ("reward", 0.3)
+    assert score_of(folder, TRIAL_SCORES, "win_rate")[:2] == ("win_rate", 0.6)
+    with pytest.raises(StageError, match="measured reward, win_rate, kl in the trials"):
+        score_of(folder, TRIAL_SCORES, "accuracy")
+    several = written(tmp_path / "two", a={"accuracy": 0.5}, b={"f1": 0.5})
+    (several / "stages" / "02-a").rename(several / "stages" / f"02-{TRIAL_SCORES}")
+    with pytest.raises(StageError, match="measured a, b, and a search is decided by one"):
+        score_of(several, TRIAL_SCORES, None)

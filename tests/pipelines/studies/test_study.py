@@ -90,6 +90,32 @@ def test_every_value_is_tried_with_as_many_seeds_and_their_mean_decides(go):
     assert [each["chosen"] for each in full] == [False, True, False]
 
 
+def test_trials_of_stages_without_rows_set_aside_are_scored_by_an_evaluation_of_the_search(go):
+    text = """\
+name: methods
+model: {architecture: {preset: gpt-tiny}}
+stages:
+  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}
+  - {stage: ppo, reward: {name: keyword, words: [list]}, prompts: {path: builtin/python-docs}}
+  - {stage: evaluate, prompts: {path: builtin/python-docs, split: test}, reward: {name: keyword, words: [list]}}
+matrix: {seed: [1, 2, 3]}
+study:
+  search:
+    over: {stages.ppo.arguments.learning_rate: [1e-5, 1e-4, 1e-3]}
+    evaluate: {prompts: {path: builtin/python-docs, split: validation}, reward: {name: keyword, words: [list]}}
+"""
+    shares = {1e-5: 0.5, 1e-4: 0.9, 1e-3: 0.7}
+    workers, folder = go(
+        text, PretendWorkers(lambda recipe, name: (shares[recipe.stage("ppo").arguments.learning_rate], None))
+    )
+    [group] = data(folder)["search"]
+    assert [(each["metric"], round(each["score"], 6), each["chosen"]) for each in group["trials"]] == [
+        ("accuracy", 0.5, False), ("accuracy", 0.9, True), ("accuracy", 0.7, False),
+    ]  # fmt: skip
+    assert workers.done[-3:] == ["cells/01", "cells/02", "cells/03"]
+    assert "chosen on split 'validation' of builtin/python-docs; the reported" in (folder / "README.md").read_text()
+
+
 def test_what_was_expected_is_confirmed_refuted_or_left_undecided(go):
     expected = """
   margin: 0.02
