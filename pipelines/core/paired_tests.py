@@ -6,6 +6,7 @@ They stand here because the service compares runs of evals with them, and import
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Sequence
 
@@ -43,17 +44,26 @@ def sign_test(differences: Sequence[float], seed: int, rounds: int = ROUNDS) -> 
 
     The sign of every example's difference is turned by the toss of a coin, many times; the p-value is the share of the
     tosses whose sum is at least as large as the real one, which counts as one of them. Noreen 1989, "Computer-Intensive
-    Methods for Testing Hypotheses", chapter 2.
+    Methods for Testing Hypotheses", chapter 2. A toss takes eight signs at once, from tables of their sums.
     """
     moved = [each for each in differences if each]
     observed = abs(math.fsum(moved))
+    tables = [_signed_sums(moved[at : at + 8]) for at in range(0, len(moved), 8)]
     tosses = random.Random(seed)
     as_large = 1
     for _ in range(rounds):
         bits = tosses.getrandbits(len(moved)) if moved else 0
-        total = sum(-each if bits >> at & 1 else each for at, each in enumerate(moved))
+        total = sum(map(operator.getitem, tables, bits.to_bytes(len(tables), "little")))
         as_large += abs(total) >= observed - TOLERANCE
     return as_large / (rounds + 1)
+
+
+def _signed_sums(values: Sequence[float]) -> list[float]:
+    """Their sum for every choice of signs: at a number whose bit n is set, value n is subtracted."""
+    sums = [0.0]
+    for value in values:
+        sums = [each + value for each in sums] + [each - value for each in sums]
+    return sums
 
 
 def mean_interval(differences: Sequence[float], seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:

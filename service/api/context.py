@@ -98,7 +98,11 @@ def make_service(settings: Settings, store: Store, wake: Callable[[], None], che
     limiter = RateLimiter(settings.requests_per_second, settings.burst)
     lanes = Lanes(Lane("a check of recipes", settings.check_workers))
     failures = RateLimiter(FAILED_LOGINS, int(FAILED_LOGINS * 10))
-    served = ModelProcesses(settings, siblings=lambda project: store.models(project, limit=LOOKED_AT))
+    served = ModelProcesses(
+        settings,
+        siblings=lambda project: store.models(project, limit=LOOKED_AT),
+        most_of=lambda project: store.project(project).max_running,
+    )
     return Service(settings, store, wake, limiter, failures, checker, lanes, served)
 
 

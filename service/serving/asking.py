@@ -29,8 +29,7 @@ def servable(
     """The newest model of a name in the caller's project, else one that another project lets it ask, which answers
     such questions. Raises NotFound or Problem.
 
-    The rules are those of jobs: where nothing isolates its process, only an admin may start one, and a project has no
-    more of them at once than jobs (`max_running`).
+    The rule is that of jobs: where nothing isolates its process, only an admin may start one.
     """
     refuse_without_isolation(service, caller)
     try:
@@ -50,7 +49,6 @@ def servable(
         )
     if ability not in abilities.can:
         raise Problem(400, abilities.refusal(name, ability), "wrong_kind_of_model", param="model")
-    service.served.most[model.project] = service.store.project(model.project).max_running
     return model
 
 

@@ -25,6 +25,7 @@ from service.jobs.job import new_id
 from service.serving.process import bare_environment
 from service.store.errors import NotFound
 from service.store.models import PublishedModel
+from service.store.projects import may
 
 OUTCOMES = "outcomes.parquet"
 """What a publication says of each example."""
@@ -47,12 +48,20 @@ def compared(
 ) -> Mapping[str, Any]:
     """The scores of both, and their paired difference: `{"benchmarks": [{"benchmark", "same_examples", "examples",
     "mcnemar", "metrics": {"f1": {"model", "against", "difference"}}}]}`; a difference has `value`, `low`, `high`, the
-    p-values by test, and the verdict on `model`. Raises Problem, NotFound."""
+    p-values by test, and the verdict on `model`. A viewer gets what was compared before, and starts nothing. Raises
+    Problem, NotFound."""
     known = service.store.comparison(model.id, against.id)
     if known is not None:
         return known
     for each in (model, against):
         _check(each)
+    if not may(caller.role, "submitter"):
+        raise Problem(
+            403,
+            f"'{model.reference}' and '{against.reference}' have not been compared yet, and the token's role is "
+            f"{caller.role}: a submitter must ask for the comparison first; then it is kept, and everybody sees it.",
+            "forbidden",
+        )
     refuse_without_isolation(service, caller)
     document = _plain(_asked(service, model, against, pipelines))
     service.store.keep_comparison(model.id, against.id, document)

@@ -66,9 +66,11 @@ class ModelProcesses:
         settings: Settings,
         pipelines: Sequence[str] = PIPELINES,
         siblings: Callable[[str], Sequence[PublishedModel]] = lambda project: (),
+        most_of: Callable[[str], int | None] = lambda project: None,
     ) -> None:
-        """Starts nothing yet. `pipelines` is what runs them, `siblings` gives the newest models of a project."""
-        self._settings, self._pipelines, self._siblings = settings, pipelines, siblings
+        """Starts nothing yet. `pipelines` is what runs them, `siblings` gives the newest models of a project, `most_of`
+        how many processes it may have at once now, None for no limit."""
+        self._settings, self._pipelines, self._siblings, self._most_of = settings, pipelines, siblings, most_of
         self._executor: LocalExecutor | None = None
         self._processes: dict[str, ModelProcess] = {}
         """By model, or by what adapters on one base have in common; those that are ending are not among them."""
@@ -77,8 +79,6 @@ class ModelProcesses:
         self._living: set[ModelProcess] = set()
         self._failed: dict[str, tuple[float, str]] = {}
         self._asking: Counter[str] = Counter()
-        self.most: dict[str, int | None] = {}
-        """Project -> how many processes it may have at once, as it was when it last asked; None for no limit."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.metrics = ServingMetrics(self._states)
@@ -230,6 +230,7 @@ class ModelProcesses:
     def _started(self, model: PublishedModel, alone: bool) -> ModelProcess:
         """The model's process, perhaps still being started; its page has one `alone`. Raises Problem."""
         key, group = (model.id, []) if alone else self._group(model)
+        most = self._most_of(model.project)  # it reads the store: not while others wait for the lock
         with self._lock:
             failed, why = self._failed.get(model.id, (0.0, ""))
             if why and time.monotonic() - failed < FAILED_SECONDS:
@@ -248,7 +249,7 @@ class ModelProcesses:
                 raise _unavailable("The server stops.")
             if self._settings.serve_models == 0:
                 raise Problem(403, "This server serves no models (FINERY_SERVE_MODELS=0).", "not_served")
-            self._hold_project(model)
+            self._hold_project(model, most)
             self._make_room(model)
             executor = self._executor or self._begin()
             process = self._processes[key] = ModelProcess(
@@ -279,14 +280,15 @@ class ModelProcesses:
         if process in self._leaving:
             self._leaving.remove(process)
 
-    def _hold_project(self, model: PublishedModel) -> None:
-        """Keep a project within its limit: the one of its processes that was idle for longest ends. Raises Problem."""
-        most = self.most.get(model.project)
-        mine = [each for each in self._processes.values() if each.model.project == model.project]
+    def _hold_project(self, model: PublishedModel, most: int | None) -> None:
+        """Keep the project that owns the model within its limit: those of its processes that were idle for longest end.
+        Raises Problem."""
+        mine = [each for each in (*self._leaving, *self._processes.values()) if each.model.project == model.project]
         if most is None or len(mine) < most:
             return
         idle = [each for each in mine if each.ready.done() and not each.open_questions]
-        if most == 0 or not idle:
+        surplus = len(mine) - most + 1  # more than one where the limit was lowered
+        if most == 0 or len(idle) < surplus:
             raise Problem(
                 429,
                 f"Project '{model.project}' may have {most} processes at once (max_running), for models that are asked "
@@ -294,7 +296,8 @@ class ModelProcesses:
                 "quota_exceeded",
                 headers={"Retry-After": "5"},
             )
-        self._stop(min(idle, key=lambda each: each.used), f"'{model.name}' takes its place; ask again")
+        for each in sorted(idle, key=lambda each: each.used)[:surplus]:
+            self._stop(each, f"'{model.name}' takes its place; ask again")
 
     def _make_room(self, model: PublishedModel) -> None:
         """End the process that was idle for longest, where there are as many as there may be. Raises Problem."""

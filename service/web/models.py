@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
+from service.api.context import apart
 from service.attempts.folders import Unfit, open_regular, read_regular
 from service.store.errors import NotFound
 from service.web.access import Seen, new_router, service_of
@@ -153,7 +154,7 @@ def models(
     )
 
 
-@router.get("/models/{model_id}")
+@apart("readings", router.get("/models/{model_id}"))
 def model(request: Request, visitor: Seen, model_id: str) -> Response:
     """One version by its id, or by a reference such as `demo@production`; the newest of a name."""
     service = service_of(request)

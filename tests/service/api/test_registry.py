@@ -131,11 +131,43 @@ def test_versions_of_other_examples_and_outcomes_that_are_none_are_told_apart(se
     untested = served.submitter.post(f"{V1}@2/promote", json={})
     assert untested.status_code == 409
     assert "cannot be tested on glue/mrpc f1: they were scored on other examples" in untested.json()["detail"]
-    broken = served.viewer.get(f"{V1}@3/compare", params={"against": "demo-model@1"})
+    broken = served.submitter.get(f"{V1}@3/compare", params={"against": "demo-model@1"})
     assert broken.status_code == 409
     assert "outcomes.parquet' is no readable outcomes.parquet" in broken.json()["detail"]
     assert str(served.settings.home) not in broken.text
     assert served.stranger.get(f"{V1}@2/compare", params={"against": "1"}).status_code == 404
+
+
+def test_a_viewer_sees_what_was_compared_and_starts_nothing(served, versions, monkeypatch):
+    one, other = versions(0.7), versions(0.9)
+    asked, told = [], compare([one, other])
+    monkeypatch.setattr(comparing, "_asked", lambda *given: asked.append(given) or told)
+    path, against = f"{V1}@2/compare", {"against": "1"}
+    refused = served.viewer.get(path, params=against)
+    assert (refused.status_code, refused.json()["code"], asked) == (403, "forbidden", [])
+    assert "have not been compared yet" in refused.json()["detail"]
+    assert "a submitter must ask for the comparison first" in refused.json()["detail"]
+    assert served.submitter.get(path, params=against).status_code == 200
+    assert served.viewer.get(path, params=against).json()["benchmarks"][0]["examples"] == 400
+    assert served.viewer.get(f"{V1}@1/compare", params={"against": "2"}).status_code == 403, "the other way round"
+    assert served.admin.get(f"{V1}@1/compare", params={"against": "2"}).status_code == 404, "of another project"
+    assert len(asked) == 1
+
+
+def test_nothing_that_a_viewer_may_get_starts_a_process(served, versions, monkeypatch):
+    for share in (0.7, 0.8):
+        versions(share)
+    begun = []
+    monkeypatch.setattr(type(served.service.served), "_begin", lambda *given: begun.append(given))
+    monkeypatch.setattr(type(served.service.served), "_started", lambda *given: begun.append(given))
+    paths = served.app.openapi()["paths"]
+    of_models = [path for path, methods in paths.items() if "/models" in path and "get" in methods]
+    assert len(of_models) > 8
+    for path in of_models:
+        asked = path.replace("{name}", "demo-model@2").replace("{model}", "demo-model@2").replace("{path}", "README.md")
+        answer = served.viewer.get(asked, params={"against": "1"} if path.endswith("compare") else {})
+        assert answer.status_code in (200, 403, 404), (asked, answer.text)
+    assert begun == []
 
 
 def test_a_job_keeps_the_version_that_its_alias_stood_for(served, versions):

@@ -406,6 +406,20 @@ def test_another_project_asks_a_model_as_long_as_an_admin_lets_it(client: Any, s
         guest.models.delete(GOOD)
     grade = guest.fine_tuning.alpha.graders.run(grader=TONE, model_sample="x")
     assert grade.reward == 1
+    served.store.set_project("guests", max_running=0)
+    for process in served.service.served.living():
+        served.service.served.forget(process.model.id)
+    assert guest.chat.completions.create(**question).choices, "the process is the owner's"
+    for process in served.service.served.living():
+        served.service.served.forget(process.model.id)
+    served.store.set_project("acme", max_running=0)
+    try:
+        with pytest.raises(openai.RateLimitError, match="Project 'acme' may have 0 processes at once"):
+            guest.chat.completions.create(**question)
+        with pytest.raises(openai.RateLimitError, match="Project 'acme' may have 0 processes at once"):
+            guest.fine_tuning.alpha.graders.run(grader=TONE, model_sample="x")
+    finally:
+        served.store.set_project("acme", max_running=None)
     file = guest.files.create(
         file=("train.jsonl", json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode() + b"\n"),
         purpose="fine-tune",

@@ -37,12 +37,13 @@ STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_model.py")))
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Callable[..., ModelProcesses]]:
-    """`serving(serve_idle=1)`: processes of a server with these settings."""
+    """`serving(serve_idle=1)`: processes of a server with these settings; `limits` are those of its projects."""
     made: list[ModelProcesses] = []
 
-    def make(**settings: Any) -> ModelProcesses:
+    def make(limits: dict[str, int] | None = None, **settings: Any) -> ModelProcesses:
         given = {"isolation": "none", "serve_seconds": 20.0, **settings}
-        made.append(ModelProcesses(read_settings({}, home=tmp_path / "home", **given), STAND_IN))
+        most_of = (limits or {}).get
+        made.append(ModelProcesses(read_settings({}, home=tmp_path / "home", **given), STAND_IN, most_of=most_of))
         return made[-1]
 
     yield make
@@ -138,8 +139,8 @@ def test_where_all_are_busy_a_further_model_has_to_wait(serving: Any, tmp_path: 
 
 
 def test_a_project_has_no_more_processes_than_it_may_have_jobs(serving: Any, tmp_path: Path) -> None:
-    processes = serving(serve_models=4)
-    processes.most["acme"] = 1
+    limits = {"acme": 1}
+    processes = serving(limits, serve_models=4)
     busy, other = model(tmp_path, "busy", "is silent"), model(tmp_path, "other")
     foreign = replace(model(tmp_path, "foreign"), project="others")
 
@@ -155,9 +156,28 @@ def test_a_project_has_no_more_processes_than_it_may_have_jobs(serving: Any, tmp
     assert "Project 'acme' may have 1 processes at once (max_running)" in refused.detail
     assert ask(processes, other, n=2) == 2, "an idle one of its own makes room"
     assert soon(lambda: {each.model.name for each in processes.living()} == {"other", "foreign"})
-    processes.most["acme"] = 0
-    with pytest.raises(Problem, match="may have 0 processes"):
-        ask(processes, busy)
+    limits["acme"] = 0
+    for way in (
+        lambda: ask(processes, busy),
+        lambda: processes.begin(busy),
+        lambda: asyncio.run(processes.about(busy)),
+    ):
+        with pytest.raises(Problem, match="may have 0 processes"):
+            way()
+
+
+def test_a_limit_that_was_lowered_holds_when_the_next_process_is_opened(serving: Any, tmp_path: Path) -> None:
+    limits = {"acme": 3}
+    processes = serving(limits, serve_models=4)
+    of = [model(tmp_path, name) for name in "abcd"]
+    for each in of[:3]:
+        processes.begin(each)
+        asyncio.run(processes.about(each))
+    limits["acme"] = 2
+    assert ask(processes, of[0], n=1) == 1, "what is open answers"
+    assert len(processes.living()) == 3
+    ask(processes, of[3])
+    assert soon(lambda: {each.model.name for each in processes.living()} == {"a", "d"})
 
 
 @pytest.mark.parametrize(
@@ -407,9 +427,11 @@ def test_who_asks_too_much_is_counted_and_so_is_who_goes_away(serving: Any, tmp_
     assert {key[1] for key in found if key[0] == "finery_model_refusals_total"} == {"rate_limited"}
 
 
-def adapter(tmp_path: Path, name: str, project: str = "acme", base: bytes = b"weights") -> PublishedModel:
+def adapter(
+    tmp_path: Path, name: str, project: str = "acme", base: bytes = b"weights", behaviour: str = "answers"
+) -> PublishedModel:
     """A publication with `merge: false`."""
-    made = model(tmp_path, f"{project}-{name}")
+    made = model(tmp_path, f"{project}-{name}", behaviour)
     place = Path(made.path)
     (place / "base").mkdir()
     (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
@@ -439,6 +461,22 @@ def test_adapters_of_one_project_on_one_base_have_one_process(serving: Any, tmp_
     assert soon(lambda: sorted(map(len, (each.models for each in processes.living()))) == [1, 1, 3])
     processes.forget(two.id)  # which was served beside another
     assert soon(lambda: len(processes.living()) == 2)
+
+
+def test_a_process_that_another_takes_the_place_of_counts_until_it_ends(serving: Any, tmp_path: Path) -> None:
+    processes: ModelProcesses = serving({"acme": 1}, serve_models=4)
+    one, two, three = adapter(tmp_path, "one", behaviour="is silent"), adapter(tmp_path, "two"), adapter(tmp_path, "3")
+    processes._siblings = lambda project: [one, two]
+
+    async def meanwhile() -> None:
+        async with processes.question("t", one, "complete", {}):
+            processes._siblings = lambda project: [three, two, one]  # the third is published now
+            with pytest.raises(Problem, match="may have 1 processes"):
+                await asked(processes, three)
+
+    asyncio.run(meanwhile())
+    assert ask(processes, three, n=2) == 2
+    assert soon(lambda: len(processes.living()) == 1)
 
 
 def test_an_adapter_that_cannot_stand_beside_the_others_is_served_alone(serving: Any, tmp_path: Path) -> None:

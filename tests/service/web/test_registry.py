@@ -1,9 +1,14 @@
 """The part of a model's page that keeps its versions: what it shows, its buttons, who may press them."""
 
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from pipelines.studies.compare import compare
+from service.serving import comparing
+from tests.pipelines.studies.written_runs import right
+from tests.service.serving import compared
 from tests.service.web.seeding import TEAM
 
 DIFFERENCE = {
@@ -69,6 +74,22 @@ def test_buttons_need_the_role_the_form_and_the_project(clients, versions):
         assert forged.status_code == 403
 
 
+def test_a_viewer_is_told_who_may_compare_and_starts_nothing(clients, site, versions, monkeypatch):
+    one, two, three, four = versions
+    for share, version in ((0.5, three), (0.6, four)):
+        compared.write(Path(version.path), right(share, 1))
+    asked, told = [], compare([Path(three.path), Path(four.path)])
+    monkeypatch.setattr(comparing, "_asked", lambda *given: asked.append(given) or told)
+    viewer = clients("viewer")
+    assert 'data-outcome="better">better' in viewer.get(f"/models/{two.id}/compare?against={one.id}").text
+    path = f"/models/{four.id}/compare?against={three.id}"
+    assert "a submitter must ask for the comparison first" in viewer.get(path).text
+    assert asked == []
+    assert "400 examples" in clients("submitter").get(path).text
+    assert "400 examples" in viewer.get(path).text
+    assert len(asked) == 1
+
+
 def test_a_version_is_promoted_named_compared_deleted_and_restored(clients, versions):
     one, two, three, four = versions
     name = one.name
@@ -81,9 +102,9 @@ def test_a_version_is_promoted_named_compared_deleted_and_restored(clients, vers
     untested = client.post(f"/models/{three.id}/promote", headers=swapped)
     assert untested.status_code == 409
     assert "was published without its outcomes on each example" in untested.text
-    compared = client.get(f"/models/{two.id}/compare", params={"against": one.id}).text
-    assert 'data-outcome="better">better' in compared
-    assert "400 examples" in compared
+    page = client.get(f"/models/{two.id}/compare", params={"against": one.id}).text
+    assert 'data-outcome="better">better' in page
+    assert "400 examples" in page
     assert "was published without its outcomes" in client.get(f"/models/{two.id}/compare?against=3").text
     assert (
         client.post(f"/models/{three.id}/alias", data={"alias": "@staging"}).headers["location"]

@@ -247,6 +247,23 @@ def test_roles_decide_who_may_ask(clients: Any, tried: Any) -> None:
     assert "do not say what kind of model it is" in with_no_files
 
 
+def test_a_project_opens_no_more_models_on_the_page_than_it_may_run(clients: Any, site: Any, tried: Any) -> None:
+    at, client = f"/models/{tried.id}/try", clients("submitter")
+    site.store.set_project(tried.project, max_running=0)
+    try:
+        opened_here = client.post(f"{at}/start")
+        swapped = client.post(f"{at}/start", headers={"HX-Request": "true"})
+        asked = client.post(f"{at}/chat", data={"v.message": "a"})
+    finally:
+        site.store.set_project(tried.project, max_running=None)
+    sentence = "Project 'team' may have 0 processes at once (max_running)"
+    assert sentence in html.unescape(opened_here.text)
+    assert sentence in html.unescape(swapped.text)
+    assert sentence in html.unescape(asked.text)
+    assert (opened_here.status_code, swapped.status_code, asked.status_code) == (429, 200, 429)
+    assert "Open it" in client.get(at).text, "nothing was started"
+
+
 def test_a_chat_is_written_in_three_ways_goes_on_and_shows_its_attention(chromium: Any, site: Any, tried: Any) -> None:
     with opened(chromium, site) as page:
         page.goto(f"/models/{tried.id}")
