@@ -325,6 +325,47 @@ def test_a_run_that_cannot_be_is_refused(client: Any, source: Any, sentence: str
     assert sentence in refused.value.message
 
 
+def test_a_full_project_takes_no_evals_and_its_runs_end(client: Any, served: Served, url: str) -> None:
+    store = served.store
+    rows: Any = [{"item": {"question": "q", "answer": "x" * 1000}, "sample": {"output_text": "x"}}] * 100
+    source: Any = {"type": "jsonl", "source": {"type": "file_content", "content": rows}}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("submitter", "tight"), max_retries=0) as tight:
+        file = tight.files.create(
+            file=("rows.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in rows)), purpose="evals"
+        )
+        made = tight.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
+        runs = [tight.evals.runs.create(made.id, data_source=source) for _ in range(2)]
+        kept = store.disk_usage("tight")
+        assert kept.files == file.bytes
+        assert kept.evals > 2 * 100 * 1000
+        store.set_project("tight", max_bytes=kept.total + 50_000)
+        of_file: Any = {"type": "jsonl", "source": {"type": "file_id", "id": file.id}}
+        for given in (source, of_file):
+            with pytest.raises(openai.InternalServerError, match="more do not fit: project 'tight' keeps") as refused:
+                tight.evals.runs.create(made.id, data_source=given)
+            assert (refused.value.status_code, refused.value.code) == (507, "disk_quota")
+        store.set_project("tight", max_bytes=1)
+        with pytest.raises(openai.InternalServerError, match="files, models or evals"):
+            tight.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
+        runner = EvalRunner(served.service)
+        runner.start()
+        try:
+            runs[0] = ended(tight, runs[0])
+            assert (runs[0].status, runs[0].error.code) == ("failed", "disk_quota")
+            assert "may keep 1 B" in runs[0].error.message
+            ended(tight, runs[1])
+            store.set_project("tight", max_bytes=None)
+            assert ended(tight, tight.evals.runs.create(made.id, data_source=of_file)).status == "completed"
+        finally:
+            runner.stop()
+        answered = store.disk_usage("tight").evals
+        assert answered > kept.evals * 1.5
+        tight.evals.runs.delete(runs[0].id, eval_id=made.id)
+        assert store.disk_usage("tight").evals < answered - 100_000
+        tight.evals.delete(made.id)
+        assert store.disk_usage("tight").evals == 0
+
+
 def test_another_project_and_a_viewer_see_and_do_what_they_may(client: Any, served: Served, url: str) -> None:
     made = client.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
     run = client.evals.runs.create(made.id, data_source=asking(GOOD))
