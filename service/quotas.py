@@ -4,7 +4,7 @@
 server of a database measures, the one that holds the lease `disk`. Folders of jobs that run are measured in every
 round, those of others once after their last change, published models once.
 
-A project that is full takes no more files and no more jobs (`service.store.disk_usage.refuse_full`), starts no attempt,
+A project that is full takes no more files, jobs and evals (`service.store.disk_usage.refuse_full`), starts no attempt,
 and a running job of it ends whose folder grows (`service.attempts.watching`). What can be made again goes first:
 finished stages that no job's folder leads to, however young, and the downloads of a project none of whose jobs runs.
 """

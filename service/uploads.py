@@ -147,11 +147,27 @@ def begin(
     by: str = "",
 ) -> File:
     """Announce a file. Raises TooLarge when it cannot fit."""
-    if size is not None and size > settings.max_file_bytes:
-        raise TooLarge(f"the file has {size} bytes, at most {settings.max_file_bytes} are allowed")
+    _refuse_large(settings, size or 0)
     return store.create_file(
         project, safe_name(filename), purpose, bytes=size, sha256=sha256, created_by=by, most=settings.max_project_bytes
     )
+
+
+def refuse_upload(store: Store, settings: Settings, project: str, least: int) -> None:
+    """Before a body is read: raise TooLarge or DiskQuotaExceeded where a file of at least so many bytes cannot fit."""
+    _refuse_large(settings, least)
+    store.refuse_file(project, least, settings.max_project_bytes)
+
+
+def reserve(store: Store, settings: Settings, file: File, least: int) -> None:
+    """Reserve the bytes that a file will have at least, before the first arrives. Raises TooLarge, DiskQuotaExceeded."""
+    if least:
+        store.reserve_file(file.id, least, least, settings.max_project_bytes)
+
+
+def _refuse_large(settings: Settings, size: int) -> None:
+    if size > settings.max_file_bytes:
+        raise TooLarge(f"the file has {size} bytes, at most {settings.max_file_bytes} are allowed")
 
 
 class _Room:

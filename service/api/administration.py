@@ -31,7 +31,7 @@ from service.safety.redaction import Redactor, of_environment
 from service.safety.remote_code import MOST, PINNED
 from service.settings import Settings
 from service.store.audit import Action, Actor, AuditEntry, acting
-from service.store.disk_usage import MEASURED, DiskUsage
+from service.store.disk_usage import KINDS, DiskUsage
 from service.store.errors import NotFound
 from service.store.projects import PROJECT, Project, new_token
 
@@ -128,26 +128,28 @@ def revoke(token_id: str, service: ServiceOf, caller: Admin) -> TokenDocument:
 
 
 class UsageDocument(BaseModel):
-    """What a project keeps on the disk, in bytes. All but the files is measured every few seconds."""
+    """What a project keeps on the disk, in bytes. All but the files and the evals is measured every few
+    seconds."""
 
     total: int
     limit: int | None = Field(description="What it may keep; null for no limit.")
     files: int = Field(description="Uploads, those on their way included.")
     jobs: int = Field(description="Folders of jobs: run folders, checkpoints, logs.")
     models: int = Field(description="Published models.")
+    evals: int = Field(description="Evals and their runs, with every row that a run holds.")
     stages: int = Field(description="Finished stages that later jobs can reuse.")
     downloads: int = Field(description="What its jobs took from the Hub.")
 
     @classmethod
     def of(cls, usage: DiskUsage) -> UsageDocument:
-        fields = {name: getattr(usage, name) for name in ("files", *MEASURED)}
+        fields = {name: getattr(usage, name) for name in KINDS}
         return cls(total=usage.total, limit=usage.limit, **fields)
 
 
 class KeptThingDocument(BaseModel):
     """Something that takes room."""
 
-    kind: Literal["files", "jobs", "models"]
+    kind: Literal["files", "jobs", "models", "evals"]
     id: str
     name: str
     bytes: int
@@ -198,7 +200,10 @@ class Limits(BaseModel):
     max_running: int | None = Field(None, ge=0, le=2**31 - 1)
     max_queued: int | None = Field(None, ge=0, le=2**31 - 1)
     max_bytes: int | None = Field(
-        None, ge=0, le=2**62, description="On the disk: files, folders of jobs, models, finished stages, downloads."
+        None,
+        ge=0,
+        le=2**62,
+        description="On the disk: files, folders of jobs, models, evals, finished stages, downloads.",
     )
     remote_code: list[Pinned] | None = Field(
         None,

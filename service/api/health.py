@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import disk
 from service.api.context import Service, ServiceOf, refuse_busy
 from service.api.problems import Problem, described
-from service.store.disk_usage import MEASURED, DiskUsage
+from service.store.disk_usage import KINDS, DiskUsage
 from service.store.errors import Unavailable
 from service.store.hosts import STATES
 from service.store.store import WAIT_BUCKETS, Counts
@@ -84,7 +84,7 @@ class WorkMetrics:
 def _kept(usages: Sequence[DiskUsage]) -> Iterator[Metric]:
     """Sums over the projects: their names are for those with a token."""
     kept = GaugeMetricFamily("finery_kept_bytes", "What all projects keep on the disk.", labels=["kind"])
-    for kind in ("files", *MEASURED):
+    for kind in KINDS:
         kept.add_metric([kind], sum(getattr(usage, kind) for usage in usages))
     yield kept
     limited = [usage for usage in usages if usage.limit is not None]

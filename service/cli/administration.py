@@ -67,7 +67,7 @@ def revoke(identifier: str, server: str | None, token_file: Path | None, as_json
     return 0
 
 
-KINDS = ("files", "jobs", "models", "stages", "downloads")
+KINDS = ("files", "jobs", "models", "evals", "stages", "downloads")
 SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kMGTP]?i?)B?", re.ASCII)
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 

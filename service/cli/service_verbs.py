@@ -386,7 +386,7 @@ def set_project(
         typer.Option(
             "--max-bytes",
             metavar="SIZE",
-            help="What it may keep on the disk, such as 50GB, or none: files, jobs, models, stages, downloads.",
+            help="What it may keep on the disk, such as 50GB, or none: files, jobs, models, evals, stages, downloads.",
         ),
     ] = None,
     max_gpus: Annotated[

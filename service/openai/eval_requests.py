@@ -34,6 +34,8 @@ LARGEST_RUN = 64 << 20
 TOKENS = 256
 """What a model may write of an answer where the run does not say."""
 SEED = 42
+LARGEST_THRESHOLD = 1e300
+"""Far beyond every score; numbers of JSON may be larger than floats."""
 PASSES_AT = ("text_similarity", "score_model", "multi")
 """Graders whose scores pass from a threshold on; the others give 1 or 0."""
 Name = Annotated[str, Field(max_length=200)]
@@ -150,11 +152,15 @@ def criterion_of(data: Mapping[str, Any], param: str) -> Criterion:
     threshold = data.get("pass_threshold") if takes else None
     grader = grader_of({key: value for key, value in data.items() if not takes or key != "pass_threshold"}, param)
     middle = sum(grader.range) / 2 if isinstance(grader, ScoreModel) else grader.threshold
-    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
+    if threshold is not None and not _is_number(threshold):
         raise Problem(
             400, f"{param}.pass_threshold must be a number.", "invalid_grader", param=f"{param}.pass_threshold"
         )
     return Criterion(grader, float(middle if threshold is None else threshold))
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < LARGEST_THRESHOLD
 
 
 def criteria_of(service: Service, caller: Caller, data: Sequence[Mapping[str, Any]]) -> list[Criterion]:
@@ -216,11 +222,39 @@ def config_of(given: Mapping[str, Any]) -> dict[str, Any]:
             "invalid_request",
             param="data_source_config.item_schema",
         )
+    if (fault := schema_fault(schema)) is not None:
+        raise Problem(400, f"{fault}.", "invalid_request", param="data_source_config.item_schema")
     return {
         "type": "custom",
         "item_schema": dict(schema),
         "include_sample_schema": given.get("include_sample_schema") is True,
     }
+
+
+def schema_fault(schema: object, place: str = "item_schema") -> str | None:
+    """What is wrong with a JSON schema, of the keywords that `misfit` looks at."""
+    if isinstance(schema, bool):
+        return None
+    if not isinstance(schema, Mapping):
+        return f"{place} must be a JSON schema: an object, true or false"
+    kinds = schema.get("type", [])
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if not _texts(kinds) or set(kinds) - set(TYPES):
+        return f"{place}.type must be one of {', '.join(TYPES)}, or a list of them"
+    if not _texts(schema.get("required", [])):
+        return f"{place}.required must be a list of names"
+    if not isinstance(schema.get("enum", []), list):
+        return f"{place}.enum must be a list"
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        return f"{place}.properties must be an object of JSON schemas"
+    inner = {f"properties.{name}": each for name, each in properties.items()}
+    inner |= {name: schema[name] for name in ("items", "additionalProperties") if name in schema}
+    return next((fault for name, each in inner.items() if (fault := schema_fault(each, f"{place}.{name}"))), None)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def misfit(value: object, schema: object, place: str = "item", depth: int = 0) -> str | None:
@@ -369,6 +403,10 @@ def schema_of(sampling: Mapping[str, Any]) -> str | None:
     """The schema that sampled answers follow, as JSON; None for plain text. `response_format` has the form of chats,
     `text.format` that of responses. Raises Problem."""
     form = sampling.get("response_format") or (sampling.get("text") or {}).get("format") or {"type": "text"}
+    if not isinstance(form, Mapping):
+        raise Problem(
+            400, "text.format must be an object with a type.", "invalid_request", param="data_source.sampling_params"
+        )
     if form.get("type") == "json_schema" and "schema" in form:
         form = {"type": "json_schema", "json_schema": {key: form[key] for key in ("name", "schema") if key in form}}
     try:

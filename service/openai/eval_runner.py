@@ -3,8 +3,8 @@
 One thread with an event loop does it for all projects. A run is held by a lease, so that of several servers on one
 database one works on it, and a server that starts again goes on with what its runs still lack. Models are asked as
 requests ask them: by the processes of `service.serving`, in their isolation and under their limits. While a model has
-no room the run waits; where it cannot be opened, or is gone, the run fails with the reason. What is wrong with one row
-is an error of that row alone.
+no room the run waits; where it cannot be opened, or is gone, or where the project keeps as much as it may, the run
+fails with the reason. What is wrong with one row is an error of that row alone.
 """
 
 from __future__ import annotations
@@ -164,6 +164,9 @@ class EvalRunner:
             of = await asyncio.to_thread(self._store.eval, run.eval, None)
             measured = Measured(self._service, of, run)
             while rows := await asyncio.to_thread(self._store.eval_items, run.id, limit=PAGE, states=(WAITING,)):
+                usage = await asyncio.to_thread(self._store.disk_usage, run.project)
+                if usage.full:
+                    raise RunFailed("disk_quota", f"{usage.sentence}. What the run has measured is kept.")
                 await _together([measured.row(each) for each in rows])
         except NotFound:
             raise RunOver from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
-from starlette.datastructures import UploadFile
 
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer, apart
 from service.api.files import file_of, refuse_used, sent
@@ -19,6 +19,7 @@ from service.jobs.states import Move, State
 from service.openai.creation import PURPOSE, NewJob
 from service.openai.creation import create as create_job
 from service.openai.eval_requests import PURPOSE as EVALS
+from service.openai.file_form import FileForm
 from service.openai.objects import (
     ERROR,
     event_object,
@@ -36,7 +37,7 @@ from service.openai.recipes import STAGE_IDS, scratch
 from service.openai.training_files import examine
 from service.store.errors import NotFound
 from service.store.files import File
-from service.uploads import discard, file_path, receive
+from service.uploads import append, begin, discard, file_path, finish, refuse_upload, reserve
 
 router = APIRouter(tags=["openai"], responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429), ERROR))
 UPLOADED = (PURPOSE, EVALS)
@@ -69,40 +70,52 @@ FORM = {
 async def upload(request: Request, service: ServiceOf, caller: Submitter) -> dict[str, Any]:
     """Upload a training file. Every line is checked; what is wrong is told with its number.
 
-    The form is read here and not declared, because declared ones are read before it is known who sends them.
+    The form is read here and not declared, because declared ones are read before it is known who sends them. The file
+    in it is written as it arrives, after room for it was reserved.
     """
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    store, settings = service.store, service.settings
+    form = FileForm(request)
+    await run_in_threadpool(refuse_upload, store, settings, caller.project, form.least)
+    filename = await form.filename()
+    if filename is None or "purpose" in form.fields:
+        _purpose(form)
+    if filename is None:
+        raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
+    name, purpose = clean(filename) or "file.jsonl", form.fields.get("purpose", PURPOSE)
+    file = await run_in_threadpool(begin, store, settings, caller.project, name, purpose, by=caller.token)
+    try:
+        await run_in_threadpool(reserve, store, settings, file, form.least)
+        await append(store, settings, file, 0, form.content())
+        return await service.lanes.fetches.run(caller.token, _kept, service, file, _purpose(form))
+    except BaseException:
+        await run_in_threadpool(discard, store, settings, file)
+        raise
+
+
+def _purpose(form: FileForm) -> str:
+    """What the file is for. Raises Problem."""
+    purpose = form.fields.get("purpose")
+    if purpose not in UPLOADED:
         raise Problem(
-            400, "Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "invalid_request"
+            400,
+            f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}' or '{EVALS}'.",
+            "invalid_purpose",
+            param="purpose",
         )
-    async with request.form(max_files=1, max_fields=10) as form:
-        file, purpose = form.get("file"), form.get("purpose")
-        if purpose not in UPLOADED:
-            raise Problem(
-                400,
-                f"The purpose {str(purpose)[:40]!r} is not offered; upload with purpose '{PURPOSE}' or '{EVALS}'.",
-                "invalid_purpose",
-                param="purpose",
-            )
-        if not isinstance(file, UploadFile):
-            raise Problem(400, "The field 'file' is missing.", "invalid_request", param="file")
-        return await service.lanes.fetches.run(
-            caller.token, _kept, service, caller, clean(file.filename) or "file.jsonl", file.file, str(purpose)
-        )
+    return purpose
 
 
-def _kept(service: Service, caller: Caller, filename: str, content: IO[bytes], purpose: str) -> dict[str, Any]:
-    file = receive(service.store, service.settings, caller.project, filename, purpose, content, caller.token)
+def _kept(service: Service, file: File, purpose: str) -> dict[str, Any]:
+    finish(service.store, service.settings, file)
     with open(file_path(service.settings, file), "rb") as stored:
         report = examine(stored, "eval" if purpose == EVALS else None, least=1)
     if report.mistakes:
-        discard(service.store, service.settings, file)
         use = "evals" if purpose == EVALS else "fine-tuning"
         raise Problem(
             400, f"The file cannot be used for {use}.\n{report.sentence}", "invalid_file_format", param="file"
         )
     counted = {"shape": report.shape, "rows": report.rows, "characters": report.characters}
-    return file_object(service.store.update_file_openai(file.id, counted, caller.project))
+    return file_object(service.store.update_file_openai(file.id, counted, file.project, purpose=purpose))
 
 
 @router.get("/files")

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
+from service.api.limits import MOST_DEPTH, SURROGATE
+
 Shape = Literal["chat", "preference", "prompt", "eval"]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 LEAST_ROWS = 10
@@ -104,6 +106,8 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
         return f"is not valid JSON: {error.msg} (column {error.colno})", None
     except (ValueError, RecursionError):
         return "is not valid JSON: it is nested too deeply or holds a number too long", None
+    if (problem := _unfit(line, row)) is not None:
+        return problem, None
     if not isinstance(row, dict):
         return f"is {_kind(row)}, must be an object", None
     kind = shape_of(row)
@@ -122,6 +126,23 @@ def _row(line: bytes, shape: Shape | None) -> tuple[str | None, Shape | None]:
     if shape is not None and kind != shape:
         return f"is a {kind} row, must be a {shape} row like the others", None
     return CHECKS[kind](row), kind
+
+
+def _unfit(line: bytes, row: object) -> str | None:
+    """What a row holds that no body of a request may: it could be kept, and never be told."""
+    if line.count(b"[") + line.count(b"{") > MOST_DEPTH and _deeper(row, MOST_DEPTH):
+        return f"is nested more than {MOST_DEPTH} levels deep"
+    if SURROGATE.search(line):
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return "holds half of a character"
+    return None
+
+
+def _deeper(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (levels == 0 or any(_deeper(each, levels - 1) for each in inner))
 
 
 def shape_of(row: Mapping[str, object]) -> Shape | None:

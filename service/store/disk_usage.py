@@ -1,8 +1,8 @@
 """What each project keeps on the disk, and how much it may.
 
-Uploaded files count by their rows, as soon as their bytes are reserved. The rest is measured by `service.quotas`, one
-row for each job and model, and one for the finished stages and the downloads of a project. A row goes with its job or
-model, so that what was deleted counts no longer.
+Uploaded files count by their rows, as soon as their bytes are reserved; evals and their runs by what the database keeps
+of them. The rest is measured by `service.quotas`, one row for each job and model, and one for the finished stages and
+the downloads of a project. A row goes with its job or model, so that what was deleted counts no longer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import and_, delete, func, insert, literal, or_, select, tuple_, union_all
+from sqlalchemy import BigInteger, and_, cast, delete, func, insert, literal, or_, select, tuple_, union_all
 
 from pipelines.core.pages import size
 from service.jobs.states import ACTIVE, AttemptState
@@ -22,7 +22,7 @@ from service.store.projects import Project
 from service.store.tables import now
 
 Kind = Literal["jobs", "models", "stages", "downloads"]
-MEASURED: tuple[Kind, ...] = ("jobs", "models", "stages", "downloads")
+KINDS = ("files", "jobs", "models", "evals", "stages", "downloads")
 usage = tables.disk_usage
 
 
@@ -37,6 +37,8 @@ class DiskUsage:
     """Folders of jobs: run folders, checkpoints, logs."""
     models: int = 0
     """Published models."""
+    evals: int = 0
+    """Evals and their runs, with every row that a run holds."""
     stages: int = 0
     """Finished stages that later jobs can reuse."""
     downloads: int = 0
@@ -47,7 +49,7 @@ class DiskUsage:
     @property
     def total(self) -> int:
         """All of it."""
-        return self.files + self.jobs + self.models + self.stages + self.downloads
+        return sum(getattr(self, kind) for kind in KINDS)
 
     @property
     def full(self) -> bool:
@@ -57,22 +59,22 @@ class DiskUsage:
     @property
     def sentence(self) -> str:
         """What is used, what is allowed, and what to do."""
-        kinds = {kind: getattr(self, kind) for kind in ("files", *MEASURED)}
+        kinds = {kind: getattr(self, kind) for kind in KINDS}
         counted = [kind for kind in kinds if kinds[kind] > self.total / 100]
         largest = sorted(counted, key=lambda kind: -kinds[kind])
         parts = ", ".join(f"{kind} {size(kinds[kind])}" for kind in largest)
         return (
             f"project '{self.project}' keeps {size(self.total)} on the disk{f' ({parts})' if parts else ''}, and may "
             f"keep {size(self.limit)}; `finery project show` names the largest: delete jobs that have ended (`finery "
-            "delete JOB`), files or models, or ask an admin for more"
+            "delete JOB`), files, models or evals, or ask an admin for more"
         )
 
 
 @dataclass(frozen=True)
 class KeptThing:
-    """A file, job or model, and the bytes that it takes."""
+    """A file, job, model or eval, and the bytes that it takes."""
 
-    kind: Literal["files", "jobs", "models"]
+    kind: Literal["files", "jobs", "models", "evals"]
     id: str
     name: str
     bytes: int
@@ -80,11 +82,8 @@ class KeptThing:
 
 def usage_within(transaction: Transaction, project: Project) -> DiskUsage:
     """What one project keeps now."""
-    query = _sums().where(usage.c.project == project.name)
-    measured = {row.kind: int(row.bytes) for row in transaction.execute(query)}
-    files = tables.files
-    reserved = select(func.coalesce(func.sum(files.c.reserved), 0)).where(files.c.project == project.name)
-    return DiskUsage(project.name, int(transaction.execute(reserved).scalar_one()), **measured, limit=project.max_bytes)
+    kinds = {row.kind: int(row.bytes) for row in transaction.execute(_sums(project.name))}
+    return DiskUsage(project.name, **kinds, limit=project.max_bytes)
 
 
 def refuse_full(transaction: Transaction, project: Project, more: int = 0) -> None:
@@ -123,19 +122,16 @@ class DiskUsageQueries(Database):
             kinds: dict[str, dict[str, int]] = {}
             for row in transaction.execute(_sums()):
                 kinds.setdefault(row.project, {})[row.kind] = int(row.bytes)
-            files, projects = tables.files, tables.projects
-            for name, count in transaction.execute(
-                select(files.c.project, func.sum(files.c.reserved)).group_by(files.c.project)
-            ):
-                kinds.setdefault(name, {})["files"] = int(count)
+            projects = tables.projects
             limits = select(projects.c.name, projects.c.max_bytes).order_by(projects.c.name)
             return [DiskUsage(name, **kinds.get(name, {}), limit=most) for name, most in transaction.execute(limits)]
 
         return self.read(work)
 
     def largest(self, project: str, limit: int = 10) -> list[KeptThing]:
-        """The files, jobs and models of a project that take the most, largest first."""
+        """The files, jobs, models and evals of a project that take the most, largest first."""
         files, jobs, models = tables.files, tables.jobs, tables.models
+        evals, runs = tables.evals, tables.eval_runs
 
         def measured(kind: str, table: Any) -> Any:
             mine = and_(usage.c.kind == kind, usage.c.thing == table.c.id, usage.c.project == project)
@@ -144,8 +140,13 @@ class DiskUsageQueries(Database):
             )
 
         uploads = select(literal("files").label("kind"), files.c.id, files.c.filename, files.c.reserved.label("bytes"))
+        ran = select(func.coalesce(func.sum(runs.c.bytes), 0)).where(runs.c.eval == evals.c.id).scalar_subquery()
+        whole = cast(evals.c.bytes + ran, BigInteger).label("bytes")
         everything = union_all(
-            measured("jobs", jobs), measured("models", models), uploads.where(files.c.project == project)
+            measured("jobs", jobs),
+            measured("models", models),
+            uploads.where(files.c.project == project),
+            select(literal("evals").label("kind"), evals.c.id, evals.c.name, whole).where(evals.c.project == project),
         ).subquery()
         query = select(everything).where(everything.c.bytes > 0).order_by(everything.c.bytes.desc(), everything.c.id)
         return self.read(lambda transaction: [KeptThing(*row) for row in transaction.execute(query.limit(limit))])
@@ -229,10 +230,23 @@ class DiskUsageQueries(Database):
         return [name for name in names if name not in busy]
 
 
-def _sums() -> Any:
-    """(project, kind, bytes), every job and model of a project together."""
-    return select(usage.c.project, usage.c.kind, func.sum(usage.c.bytes).label("bytes")).group_by(
-        usage.c.project, usage.c.kind
+def _sums(project: str | None = None) -> Any:
+    """(project, kind, bytes), everything of one kind together; of all projects, or of one."""
+    files, evals, runs = tables.files, tables.evals, tables.eval_runs
+    kept = [
+        select(table.c.project, kind.label("kind"), count.label("bytes")).where(
+            literal(True) if project is None else table.c.project == project
+        )
+        for table, kind, count in (
+            (usage, usage.c.kind, usage.c.bytes),
+            (files, literal("files"), files.c.reserved),
+            (evals, literal("evals"), evals.c.bytes),
+            (runs, literal("evals"), runs.c.bytes),
+        )
+    ]
+    rows = union_all(*kept).subquery()
+    return select(rows.c.project, rows.c.kind, func.sum(rows.c.bytes).label("bytes")).group_by(
+        rows.c.project, rows.c.kind
     )
 
 

@@ -2,7 +2,7 @@
 
 A run holds its own rows from the moment when it is made, so that the file behind it may go. What a row came to and the
 run's counts are written in one transaction, once for each row: after a crash a run goes on with the rows that are
-still waiting, and counts none twice.
+still waiting, and counts none twice. What is kept counts for the project's quota on the disk, in the same transaction.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from sqlalchemy import RowMapping, delete, func, insert, select, tuple_, update
 from service.jobs.job import new_id
 from service.store import tables
 from service.store.audit import actor, note
-from service.store.database import Database, Transaction
+from service.store.database import Database, Transaction, plain_json
+from service.store.disk_usage import refuse_full
 from service.store.errors import Conflict, NotFound, QuotaExceeded
+from service.store.projects import known_project
 from service.store.tables import now
 
 evals, runs, items = tables.evals, tables.eval_runs, tables.eval_items
@@ -28,6 +30,8 @@ MOST_OPEN = 20
 """Runs of a project that wait or run."""
 BATCH = 500
 """Rows that are inserted at once."""
+BESIDE = 256
+"""Bytes that a row takes beside its JSON: its keys, its state, what the indexes hold of it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Eval:
     created_by: str = ""
     created: float = 0.0
     updated: float = 0.0
+    bytes: int = 0
+    """That the database keeps of it, without its runs."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class EvalRun:
     created: float = 0.0
     started: float | None = None
     finished: float | None = None
+    bytes: int = 0
+    """That the database keeps of it, with its rows and what they came to."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,11 @@ class EvalItem:
     sample: Mapping[str, Any] = field(default_factory=dict)
     results: Sequence[Mapping[str, Any]] = ()
     done: float | None = None
+
+
+def bytes_of(*values: object) -> int:
+    """What a row with these values takes in the database."""
+    return BESIDE + sum(len(plain_json(each)) for each in values)
 
 
 def eval_of(row: RowMapping) -> Eval:
@@ -104,14 +117,25 @@ class EvalQueries(Database):
         criteria: Sequence[Mapping[str, Any]],
         metadata: Mapping[str, str],
     ) -> Eval:
-        """Keep a new eval."""
+        """Keep a new eval. Raises DiskQuotaExceeded."""
         moment = now()
         made = Eval(
-            new_id("eval"), project, name, dict(config), list(criteria), dict(metadata), actor().name, moment, moment
+            new_id("eval"),
+            project,
+            name,
+            dict(config),
+            list(criteria),
+            dict(metadata),
+            actor().name,
+            moment,
+            moment,
+            bytes_of(config, criteria, metadata),
         )
 
         def work(transaction: Transaction) -> Eval:
+            owner = known_project(transaction, project, lock=True)
             if transaction.execute(select(evals.c.id).where(evals.c.id == made.id)).first() is None:
+                refuse_full(transaction, owner, made.bytes)
                 transaction.execute(insert(evals).values(**vars(made)))
                 note(transaction, "eval.create", "eval", made.id, project, name=name)
             return made
@@ -161,7 +185,9 @@ class EvalQueries(Database):
             values["metadata"] = dict(metadata)
 
         def work(transaction: Transaction) -> Eval:
-            _eval(transaction, eval_id, project)
+            found = eval_of(_eval(transaction, eval_id, project))
+            if metadata is not None:
+                values["bytes"] = bytes_of(found.data_source_config, found.testing_criteria, metadata)
             transaction.execute(update(evals).where(evals.c.id == eval_id).values(**values))
             note(transaction, "eval.update", "eval", eval_id, project, name=name)
             return eval_of(_eval(transaction, eval_id, project))
@@ -194,7 +220,8 @@ class EvalQueries(Database):
         rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
         role: str,
     ) -> EvalRun:
-        """Keep a new run with its rows: (item, the answer that it brings). Raises QuotaExceeded."""
+        """Keep a new run with its rows: (item, the answer that it brings). Raises QuotaExceeded, DiskQuotaExceeded, or
+        NotFound where the eval is gone."""
         made = EvalRun(
             new_id("evalrun"),
             of.id,
@@ -210,14 +237,18 @@ class EvalQueries(Database):
             actor().name,
             role,
             now(),
+            bytes=bytes_of(data_source, metadata) + sum(bytes_of(item, given, {}, []) for item, given in rows),
         )
 
         def work(transaction: Transaction) -> EvalRun:
+            owner = known_project(transaction, of.project, lock=True)
+            _eval(transaction, of.id, of.project)
             if transaction.execute(select(runs.c.id).where(runs.c.id == made.id)).first() is not None:
                 return made
             waiting = select(func.count()).where(runs.c.project == of.project, runs.c.state.in_(OPEN))
             if (count := int(transaction.execute(waiting).scalar_one())) >= MOST_OPEN:
                 raise QuotaExceeded(f"{count} runs of evals of this project wait or run; wait until some are over")
+            refuse_full(transaction, owner, made.bytes)
             transaction.execute(insert(runs).values(**vars(made)))
             for start in range(0, len(rows), BATCH):
                 values: list[dict[str, Any]] = [
@@ -356,6 +387,7 @@ class EvalQueries(Database):
         usage: Mapping[str, Mapping[str, int]],
     ) -> bool:
         """Keep what a row came to, and count it; False where the run is over or the row was done already."""
+        more = len(plain_json(sample)) + len(plain_json(results))
 
         def work(transaction: Transaction) -> bool:
             query = select(runs.c.state, runs.c.summary).where(runs.c.id == run_id)
@@ -367,7 +399,8 @@ class EvalQueries(Database):
             if not transaction.execute(update(items).where(waiting).values(**values)).rowcount:
                 return False
             summary = counted(row["summary"], state, results, usage)
-            transaction.execute(update(runs).where(runs.c.id == run_id).values(summary=summary))
+            values = {"summary": summary, "bytes": runs.c.bytes + more}
+            transaction.execute(update(runs).where(runs.c.id == run_id).values(**values))
             return True
 
         return self.write(work)

@@ -14,7 +14,7 @@ from service.store.audit import note
 from service.store.database import Database, Transaction
 from service.store.disk_usage import refuse_full, usage_within
 from service.store.errors import Conflict, NotFound, TooLarge
-from service.store.projects import known_project
+from service.store.projects import Project, known_project
 from service.store.tables import now
 
 files = tables.files
@@ -72,14 +72,16 @@ class FileQueries(Database):
         def work(transaction: Transaction) -> File:
             owner = known_project(transaction, project, lock=True)
             if transaction.execute(select(files.c.id).where(files.c.id == made.id)).first() is None:
-                refuse_full(transaction, owner, bytes or 0)
-                if bytes and most is not None:
-                    _check_room(_reserved(transaction, project), bytes, most)
+                _refuse_file(transaction, owner, bytes or 0, most)
                 transaction.execute(insert(files).values(**vars(made)))
                 note(transaction, "file.create", "file", made.id, project, filename=filename, purpose=purpose)
             return made
 
         return self.write(work)
+
+    def refuse_file(self, project: str, least: int, most: int) -> None:
+        """Raise what `create_file` would for a file of at least so many bytes."""
+        self.write(lambda transaction: _refuse_file(transaction, known_project(transaction, project), least, most))
 
     def reserve_file(self, file_id: str, least: int, wanted: int, most: int) -> int:
         """Let a file grow to `wanted` bytes in all, or to `least` where no more fits; returns how far it may grow.
@@ -171,9 +173,15 @@ class FileQueries(Database):
 
         return self._changed(file_id, project, change)
 
-    def update_file_openai(self, file_id: str, changes: Mapping[str, object], project: str | None = None) -> File:
-        """Merge what the OpenAI surface keeps beside a file."""
-        return self._changed(file_id, project, lambda file: {"openai": {**file.openai, **changes}})
+    def update_file_openai(
+        self, file_id: str, changes: Mapping[str, object], project: str | None = None, purpose: str | None = None
+    ) -> File:
+        """Merge what the OpenAI surface keeps beside a file, and say what it is for."""
+        return self._changed(
+            file_id,
+            project,
+            lambda file: {"openai": {**file.openai, **changes}, "purpose": purpose or file.purpose},
+        )
 
     def files(
         self,
@@ -236,6 +244,12 @@ class FileQueries(Database):
     def bytes_used(self, project: str) -> int:
         """Bytes of the project's files, those on their way included."""
         return self.read(lambda transaction: _reserved(transaction, project))
+
+
+def _refuse_file(transaction: Transaction, owner: Project, size: int, most: int | None) -> None:
+    refuse_full(transaction, owner, size)
+    if size and most is not None:
+        _check_room(_reserved(transaction, owner.name), size, most)
 
 
 def _reserved(transaction: Transaction, project: str) -> int:

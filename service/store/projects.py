@@ -39,7 +39,7 @@ class Project:
     max_queued: int | None = None
     """Jobs that may wait at once."""
     max_bytes: int | None = None
-    """What it may keep on the disk in all: files, run folders, models, finished stages, downloads."""
+    """What it may keep on the disk in all: files, run folders, models, evals, finished stages, downloads."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the API keeps for it, such as allow-listed remote code."""
     created: float = 0.0

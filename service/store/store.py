@@ -39,7 +39,7 @@ from service.store.results import ResultQueries
 from service.store.tables import now
 
 FOLDER = Path(__file__).parent / "migrations"
-NEWEST = "0007"
+NEWEST = "0008"
 """The schema that this code reads and writes; the last of `migrations/versions/`."""
 LOCK = 0x66696E657279
 """PostgreSQL's advisory lock: `finery` in ASCII."""

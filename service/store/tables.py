@@ -335,6 +335,7 @@ evals = Table(
     Column("created_by", SafeText, nullable=False),
     _time("created", nullable=False),
     _time("updated", nullable=False),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),  # that the database keeps of it
     Index(None, "project", "id"),
     Index(None, "project", "updated"),
 )
@@ -358,6 +359,7 @@ eval_runs = Table(
     _time("created", nullable=False),
     _time("started"),
     _time("finished"),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),  # likewise, its rows among it
     Index(None, "eval", "id"),
     Index(None, "state", "id"),
     Index(None, "project", "state"),

@@ -23,6 +23,7 @@ KINDS = (
     ("files", "Uploaded files"),
     ("jobs", "Folders of jobs"),
     ("models", "Published models"),
+    ("evals", "Evals and their runs"),
     ("stages", "Finished stages, for later jobs to reuse"),
     ("downloads", "Downloads from the Hub"),
 )

@@ -107,10 +107,15 @@ def data(suffix: str) -> Callable[[bytes], None]:
 
 
 def training_file(content: bytes) -> None:
-    """As the OpenAI surface examines an upload."""
-    from service.openai.training_files import examine
+    """As the OpenAI surface examines an upload, of either purpose. What it takes can be told in an answer."""
+    from service.openai.training_files import examine, lines
 
-    assert isinstance(examine(io.BytesIO(content)).sentence, str)
+    for shape in (None, "eval"):
+        report = examine(io.BytesIO(content), shape, least=1)
+        assert isinstance(report.sentence, str)
+        if not report.mistakes:
+            for _, line in lines(io.BytesIO(content)):
+                json.dumps(json.loads(line.decode("utf-8-sig")), ensure_ascii=False).encode()
 
 
 @cache
@@ -200,6 +205,10 @@ JSONL = [
     b'{"prompt": "a", "completion": "b"}\n' * 3,
     b'{"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}\n',
 ]
+ROWS_OF_EVALS = [
+    b'{"item": {"a": "x", "b": [1, {"c": null}]}, "sample": {"output_text": "y"}}\n',
+    b'{"item": {"a": "\\ud83d\\ude00"}}\n{"item": {"a": "\\ud800"}, "sample": {}}\n',
+]
 TARGETS = {
     "recipe": Target(recipe, lambda: [RECIPE.encode(), COLLECTIONS.encode(), json.dumps({"name": "x"}).encode()]),
     "csv": Target(data(".csv"), lambda: CSV),
@@ -207,6 +216,6 @@ TARGETS = {
     "jsonl": Target(data(".jsonl"), lambda: JSONL),
     "json": Target(data(".json"), lambda: [b"[" + each.splitlines()[0] + b"]" for each in JSONL]),
     "parquet": Target(data(".parquet"), parquet_seeds),
-    "training-file": Target(training_file, lambda: JSONL),
+    "training-file": Target(training_file, lambda: JSONL + ROWS_OF_EVALS),
     "safetensors": Target(weights, weight_seeds, 12 << 30),
 }

@@ -27,6 +27,10 @@ FOUND = {
         b"? " * 5000,
         b"- " * 5000,
     ],
+    "training-file": [
+        b'{"item": {"a": "\\ud800"}}\n',
+        b'{"item": {"a": ' + b"[" * 900 + b"]" * 900 + b"}}\n",
+    ],
 }
 """Target -> inputs that once made it crash or hang."""
 

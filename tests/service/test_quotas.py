@@ -285,6 +285,22 @@ def test_the_api_says_what_is_used_what_is_allowed_and_what_to_delete(served):  
     assert served.job()
 
 
+def test_evals_are_told_beside_the_other_kinds(served, tmp_path, capsys):  # noqa: F811
+    of = served.store.add_eval("acme", "capitals", {}, [], {})
+    served.store.add_run(of, "r", {}, {}, "", [({"text": "x" * 5000}, {})], "submitter")
+    usage = served.viewer.get("/api/v1/projects/acme/usage").json()
+    assert usage["evals"] == usage["total"] > 5000
+    assert usage["largest"] == [{"kind": "evals", "id": of.id, "name": "capitals", "bytes": usage["evals"]}]
+    assert f'finery_kept_bytes{{kind="evals"}} {float(usage["evals"])}' in served.nobody.get("/metrics").text
+    (token := tmp_path / "token").write_text(served.token("viewer"))
+    token.chmod(0o600)
+    with listening(served) as url:
+        assert show_project(None, url, token, False) == 0
+    shown = capsys.readouterr().out
+    assert of.id in shown
+    assert "capitals" in shown
+
+
 def test_the_command_sets_limits_and_shows_what_is_kept(served, tmp_path, capsys):  # noqa: F811
     tokens = {}
     for role in ("admin", "viewer"):

@@ -276,11 +276,25 @@ def test_a_cancelled_run_keeps_what_it_has_and_a_model_that_is_gone_fails_it(cli
         client.evals.runs.cancel(gone.id, eval_id=made.id)
 
 
+def schema(of_item: Any) -> Any:
+    return {"data_source_config": {"type": "custom", "item_schema": of_item}}
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"data_source_config": {"type": "stored_completions"}}, "this server keeps no completions"),
         ({"data_source_config": {"type": "custom", "item_schema": {"type": "array"}}}, "the JSON schema of an object"),
+        (schema({"type": "object", "required": 5}), "item_schema.required must be a list of names"),
+        (schema({"type": "object", "required": [{}]}), "item_schema.required must be a list of names"),
+        (schema({"properties": {"a": {"type": 5}}}), "item_schema.properties.a.type must be one of object, array"),
+        (schema({"properties": {"a": {"type": ["text"]}}}), "item_schema.properties.a.type must be one of"),
+        (schema({"properties": {"a": 5}}), "item_schema.properties.a must be a JSON schema"),
+        (schema({"properties": [1]}), "item_schema.properties must be an object"),
+        (schema({"properties": {"a": {"items": {"enum": 1}}}}), "item_schema.properties.a.items.enum must be a list"),
+        (schema({"additionalProperties": {"type": "any"}}), "item_schema.additionalProperties.type must be one of"),
+        ({"testing_criteria": [NEAR | {"pass_threshold": 10**400}]}, "pass_threshold must be a number"),
+        ({"testing_criteria": [NEAR | {"pass_threshold": "1"}]}, "pass_threshold must be a number"),
         ({"testing_criteria": [{"type": "python", "source": "x"}]}, "runs code of its author's"),
         ({"testing_criteria": [CHECK | {"reference": "{{item.colour}}"}]}, "testing_criteria[0] reads item.colour"),
         ({"testing_criteria": [CHECK, CHECK]}, "Two testing criteria are called 'says it'"),
@@ -307,6 +321,11 @@ def test_an_eval_that_cannot_be_is_refused(client: Any, given: Any, sentence: st
         ({**asking(GOOD), "source": {"type": "stored_completions"}}, "this server keeps no completions"),
         ({**asking(GOOD), "sampling_params": {"response_format": {"type": "json_schema"}}}, "'json_schema'"),
         ({**asking(GOOD), "sampling_params": {"text": {"format": {"type": "yaml"}}}}, "'json_object'"),
+        ({**asking(GOOD), "sampling_params": {"text": {"format": "x"}}}, "text.format must be an object with a type"),
+        ({**asking(GOOD), "sampling_params": {"text": {"format": [1]}}}, "text.format must be an object with a type"),
+        ({**asking(GOOD), "sampling_params": {"response_format": {"type": [1]}}}, "data_source.type"),
+        ({**asking(GOOD), "sampling_params": {"seed": 10**400}}, "data_source.sampling_params.seed"),
+        ({**asking(GOOD), "sampling_params": {"max_completion_tokens": "many"}}, "max_completion_tokens"),
         ({**asking(GOOD), "sampling_params": {"tools": [{"type": "function"}]}}, "leave tools out"),
         (
             {
@@ -323,6 +342,56 @@ def test_a_run_that_cannot_be_is_refused(client: Any, source: Any, sentence: str
     with pytest.raises(openai.BadRequestError) as refused:
         client.evals.runs.create(made.id, data_source=source)
     assert sentence in refused.value.message
+
+
+DEEP = b'{"item": {"a": ' + b"[" * 300 + b"]" * 300 + b"}}"
+
+
+@pytest.mark.parametrize("line", [b'{"item": {"question": "\\ud800", "answer": ""}}', DEEP])
+def test_a_file_of_rows_that_could_not_be_told_again_is_refused(client: Any, line: bytes) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"line 2: (holds half of a character|is nested more than 64)"):
+        client.files.create(file=("rows.jsonl", json.dumps(ROWS[0]).encode() + b"\n" + line), purpose="evals")
+
+
+def test_a_full_project_takes_no_evals_and_its_runs_end(client: Any, served: Served, url: str) -> None:
+    store = served.store
+    rows: Any = [{"item": {"question": "q", "answer": "x" * 1000}, "sample": {"output_text": "x"}}] * 100
+    source: Any = {"type": "jsonl", "source": {"type": "file_content", "content": rows}}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=served.token("submitter", "tight"), max_retries=0) as tight:
+        file = tight.files.create(
+            file=("rows.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in rows)), purpose="evals"
+        )
+        made = tight.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
+        runs = [tight.evals.runs.create(made.id, data_source=source) for _ in range(2)]
+        kept = store.disk_usage("tight")
+        assert kept.files == file.bytes
+        assert kept.evals > 2 * 100 * 1000
+        store.set_project("tight", max_bytes=kept.total + 50_000)
+        of_file: Any = {"type": "jsonl", "source": {"type": "file_id", "id": file.id}}
+        for given in (source, of_file):
+            with pytest.raises(openai.InternalServerError, match="more do not fit: project 'tight' keeps") as refused:
+                tight.evals.runs.create(made.id, data_source=given)
+            assert (refused.value.status_code, refused.value.code) == (507, "disk_quota")
+        store.set_project("tight", max_bytes=1)
+        with pytest.raises(openai.InternalServerError, match="files, models or evals"):
+            tight.evals.create(data_source_config=CUSTOM, testing_criteria=[CHECK])
+        runner = EvalRunner(served.service)
+        runner.start()
+        try:
+            runs[0] = ended(tight, runs[0])
+            assert (runs[0].status, runs[0].error.code) == ("failed", "disk_quota")
+            assert "may keep 1 B" in runs[0].error.message
+            ended(tight, runs[1])
+            store.set_project("tight", max_bytes=None)
+            assert ended(tight, tight.evals.runs.create(made.id, data_source=of_file)).status == "completed"
+        finally:
+            runner.stop()
+        answered = store.disk_usage("tight").evals
+        assert answered > kept.evals * 1.5
+        tight.evals.runs.delete(runs[0].id, eval_id=made.id)
+        assert store.disk_usage("tight").evals < answered - 100_000
+        tight.evals.delete(made.id)
+        assert store.disk_usage("tight").evals == 0
 
 
 def test_another_project_and_a_viewer_see_and_do_what_they_may(client: Any, served: Served, url: str) -> None:

@@ -58,6 +58,9 @@ def test_everything_that_openai_allows_in_a_chat_is_allowed():
         (b"3", "is a number"),
         (b"[" * 100_000, "is not valid JSON"),
         (b"1" * 5000, "is not valid JSON"),
+        (b'{"messages": ' + b"[" * 64 + b"]" * 64 + b"}", "is nested more than 64 levels deep"),
+        (b'{"messages": "\\ud800"}', "holds half of a character"),
+        (b'{"\\uDFFF": 1}', "holds half of a character"),
         ({}, "has the keys (none)"),
         ({"prompt": "a", "completion": "b"}, "has the keys 'prompt', 'completion'"),
         ({"messages": []}, "has an empty list as 'messages'"),
@@ -90,6 +93,24 @@ def test_each_mistake_is_told_with_its_line(row, sentence):
     found = told(good, row, good)
     assert [line for line, _ in found] == [2]
     assert sentence in found[0][1]
+
+
+def test_rows_of_evals_are_checked_for_what_no_answer_can_tell():
+    good = {"item": {"a": "x"}, "sample": {"output_text": "\U0001f600 \\ud800"}}
+    deepest = {"item": json.loads('{"a": ' + "[" * 62 + "]" * 62 + "}")}
+    assert told(good, deepest, shape="eval") == []
+    assert told(good, {"item": [1]}, {"item": {}, "sample": 1}, shape="eval") == [
+        (2, "has a list as 'item', must be an object"),
+        (3, "has a number as 'sample', must be an object"),
+    ]
+    for half in (
+        {"item": {"a": "\ud800"}},
+        {"item": {}, "sample": {"\udfff": 1}},
+        {"item": {}, "more": ["\ude00\ud83d"]},
+    ):
+        assert told(good, half, shape="eval") == [(2, "holds half of a character")]
+    deeper = {"item": {"a": deepest["item"]["a"], "b": [deepest["item"]["a"]]}}
+    assert told(deeper, shape="eval") == [(1, "is nested more than 64 levels deep")]
 
 
 def test_rows_of_another_shape_than_the_first_are_told():
@@ -139,5 +160,6 @@ def test_too_few_rows_and_an_empty_file_are_mistakes():
     )
 )
 def test_any_bytes_are_a_file_with_or_without_mistakes(rows):
-    report = examine(io.BytesIO(b"\n".join(rows)), least=1)
-    assert report.rows or report.mistakes
+    for shape in (None, "eval"):
+        report = examine(io.BytesIO(b"\n".join(rows)), shape, least=1)
+        assert report.rows or report.mistakes

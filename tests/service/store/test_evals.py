@@ -1,9 +1,12 @@
-"""Runs of evals in the store: each row is counted once, and what is over stays over."""
+"""Runs of evals in the store: each row is counted once, what is over stays over, and all of it takes room."""
+
+import threading
 
 import pytest
 
-from service.store.errors import Conflict, NotFound, QuotaExceeded
-from service.store.evals import COMPLETED, ERRORED, FAILED, MOST_OPEN, PASSED, WAITING
+from service.store.errors import Conflict, DiskQuotaExceeded, NotFound, QuotaExceeded
+from service.store.evals import BESIDE, COMPLETED, ERRORED, FAILED, MOST_OPEN, PASSED, WAITING, bytes_of
+from service.store.store import Store
 
 CRITERIA = [{"name": "a", "type": "string_check"}]
 RIGHT = [{"name": "a", "passed": True, "score": 1.0}]
@@ -65,6 +68,76 @@ def test_a_project_has_so_many_open_runs_and_no_more(store, made):
         store.add_run(of, "r", {}, {}, "", [({}, {})], "submitter")
     with pytest.raises(QuotaExceeded):
         store.add_run(of, "r", {}, {}, "", [({}, {})], "submitter")
+
+
+def test_everything_of_an_eval_counts_until_it_is_deleted(store, made):
+    of, run = made
+    for number in range(3):
+        assert store.finish_item(run.id, number, PASSED, {"output": "x" * 1000}, RIGHT, {})
+        assert not store.finish_item(run.id, number, PASSED, {"output": "x" * 1000}, RIGHT, {})
+    kept = store.disk_usage("p")
+    assert kept.evals == kept.total == store.eval(of.id, "p").bytes + store.run(run.id, of.id, "p").bytes
+    assert 3 * 1000 < store.run(run.id, of.id, "p").bytes < 3 * (1000 + 2 * BESIDE) + bytes_of({"type": "jsonl"}, {})
+    assert store.disk_usages() == [kept]
+    assert [(each.kind, each.id, each.name, each.bytes) for each in store.largest("p")] == [
+        ("evals", of.id, "e", kept.evals)
+    ]
+    store.update_eval(of.id, "p", None, {"k": "v" * 101})
+    assert store.disk_usage("p").evals == kept.evals + 100
+    store.delete_run(run.id, of.id, "p")
+    assert store.disk_usage("p").evals == store.eval(of.id, "p").bytes
+    store.delete_eval(of.id, "p")
+    assert store.disk_usage("p").total == 0
+
+
+def test_a_full_project_takes_no_evals_and_no_runs(store, made):
+    of, run = made
+    kept = store.disk_usage("p").total
+    store.set_project("p", max_bytes=kept + 100_000)
+    rows = [({"text": "x" * 1000}, {})] * 200
+    with pytest.raises(
+        DiskQuotaExceeded, match=r"^255 kB more do not fit: project 'p' keeps .* \(evals .* or evals, or"
+    ):
+        store.add_run(of, "r", {}, {}, "", rows, "submitter")
+    with pytest.raises(DiskQuotaExceeded, match="more do not fit"):
+        store.add_eval("p", "e", {}, [{"name": "x" * 100_000}], {})
+    assert store.disk_usage("p").total == kept
+    assert store.eval_items(run.id, limit=1000) == store.eval_items(run.id)
+    store.add_run(of, "r", {}, {}, "", rows[:50], "submitter")
+    store.set_project("p", max_bytes=store.disk_usage("p").total)
+    for refused in (
+        lambda: store.add_run(of, "r", {}, {}, "", [({}, {})], "submitter"),
+        lambda: store.add_eval("p", "e", {}, CRITERIA, {}),
+    ):
+        with pytest.raises(DiskQuotaExceeded, match=r"^project 'p' keeps"):
+            refused()
+    store.delete_run(run.id, of.id, "p")
+    assert store.add_eval("p", "e", {}, CRITERIA, {})
+
+
+def test_runs_that_are_made_at_once_come_to_no_more_than_the_project_may_keep(store, store_url, made):
+    of, _ = made
+    rows = [({"text": "x" * 1000}, {})] * 20
+    most = store.disk_usage("p").total + 3 * (sum(bytes_of(*row, {}, []) for row in rows) + bytes_of({}, {}))
+    store.set_project("p", max_bytes=most)
+    servers = [Store(store_url) for _ in range(3)]
+    gate, refused = threading.Barrier(9), []
+
+    def make(server):
+        gate.wait()
+        try:
+            server.add_run(of, "r", {}, {}, "", rows, "submitter")
+        except DiskQuotaExceeded as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=make, args=(servers[number % 3],)) for number in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in servers:
+        each.close()
+    assert (len(refused), store.disk_usage("p").total) == (6, most)
 
 
 def test_a_permission_goes_with_the_last_model_of_its_name(store):

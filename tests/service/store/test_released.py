@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from service.api.app import equip
 from service.settings import read_settings
 from service.store import tables
+from service.store.evals import bytes_of
 from service.store.store import NEWEST, Store, current, open_store
 from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, YAML, application, checker
@@ -91,6 +92,13 @@ def test_an_upgrade_keeps_every_row_and_the_service_goes_on(url, tmp_path, revis
         again = client.post("/api/v1/jobs", content=RECIPE, headers={**YAML, "Idempotency-Key": "k2"})
         assert again.status_code == 201, again.text
         assert client.delete(f"/api/v1/jobs/{job['id']}").status_code == 204
+        if revision >= "0005":  # the eval and the run of an older schema count as a new one does
+            [of] = store.evals("p")
+            [run] = store.runs(of.id, "p")
+            items = [bytes_of(each.item, each.given, each.sample, each.results) for each in store.eval_items(run.id)]
+            assert of.bytes == bytes_of(of.data_source_config, of.testing_criteria, of.metadata)
+            assert run.bytes == bytes_of(run.data_source, run.metadata) + sum(items)
+            assert store.disk_usage("p").evals == of.bytes + run.bytes
     finally:
         store.close()
 

@@ -415,6 +415,7 @@ def test_an_admin_sets_what_a_project_may_keep_and_the_page_tells_its_members(si
     store = site.store
     name = site.seeder.job("kept").project
     store.set_disk_usage({(name, "stages", ""): 3_000_000})
+    of = store.add_eval(name, "capitals", {}, [], {})
     try:
         assert clients("submitter").post(f"/projects/{name}", data={"gigabytes": "1"}).status_code == 403
         assert clients("admin").post(f"/projects/{name}", data={"gigabytes": "much"}).status_code == 422
@@ -423,10 +424,12 @@ def test_an_admin_sets_what_a_project_may_keep_and_the_page_tells_its_members(si
         for role in ("viewer", "admin"):
             text = " ".join(clients(role).get("/project").text.split())
             assert "of 1.5 MB" in text
+            assert '<td>eval</td><th scope="row">capitals</th>' in text
             assert ("All projects" in text) == (role == "admin")
-        assert "Nothing more is taken: no files, no jobs." in clients("viewer").get("/project").text
+        assert "Nothing more is taken: no files, no jobs, no evals." in clients("viewer").get("/project").text
         assert 'value="0.0015"' in clients("admin").get("/project").text
         assert "project &#39;" in clients("submitter").post("/submit", data={"text": GOOD}).text
     finally:
         clients("admin").post(f"/projects/{name}", data={"gigabytes": ""})
+        store.delete_eval(of.id, name)
     assert store.project(name).max_bytes is None
