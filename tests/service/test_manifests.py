@@ -233,7 +233,8 @@ def test_a_service_on_a_ray_cluster_is_a_node_of_it_that_runs_no_jobs_and_joins_
 def entered(folder, words, environment, finery):
     """What the entry point prints, with stand-ins for its programs. `ray` ends at once when it joins for a service; the
     second time it was there."""
-    there = f'[ "$(grep -c . {folder}/joins)" -ge 2 ] && echo head > {folder}/head && mv {folder}/head "$RAY_TMPDIR/ray/ray_current_cluster"'
+    written = f'echo head > {folder}/head && mv {folder}/head "$RAY_TMPDIR/ray/ray_current_cluster"'  # whole at once
+    there = f'[ "$(grep -c . {folder}/joins)" -ge 2 ] && {written}'
     joins = f'case "$*" in *"--num-gpus 0") echo "$@" >> {folder}/joins; {there};; *) echo ray "$@";; esac'
     for name, script in (("finery", finery), ("ray", joins), ("sleep", ":")):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
