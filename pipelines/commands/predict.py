@@ -195,14 +195,14 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
 
 
 def refuse_plain_text(task: LabelledTask, request: PredictRequest) -> None:
-    """Raise CommandError for lines of plain text where an input of the task is more than a text."""
+    """Raise DataError for lines of plain text where an input of the task is more than a text."""
     evaluation = evaluation_of(task.kind)
     fields = evaluation.form(task)
     if not request.plain or (len(fields) == 1 and fields[0].control == "text"):
         return
     names = [each.name for each in fields]
     example = next(iter(evaluation.examples(task)), ["…"] * len(fields))
-    raise CommandError(
+    raise DataError(
         f"standard input holds one text a line, but an input of this model is {' and '.join(names)}; give JSONL, such "
         f"as {json.dumps(dict(zip(names, example, strict=True)), ensure_ascii=False)}"
     )

@@ -161,7 +161,7 @@ def test_what_cannot_be_predicted_is_one_sentence(request_, error, sentence):
 )
 def test_lines_of_plain_text_are_refused_where_an_input_has_several_columns(tmp_path, model, sentence):
     (tmp_path / "lines.jsonl").write_text('{"text": "a cat"}\n')
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(DataError) as raised:
         answer({**OPTIONS, "model": model, "data": str(tmp_path / "lines.jsonl"), "text": ["text"], "plain": True})
     assert str(raised.value).startswith(f"standard input holds one text a line, but {sentence}")
 
