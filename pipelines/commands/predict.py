@@ -319,8 +319,6 @@ def ask(
         length = split_request.length()
         if request.max_length is not None and length < request.max_length and not isinstance(predicted, dict):
             warnings.append(f"max_length is {request.max_length:,}, but the model reads {length:,} tokens at most")
-        doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
-        warnings += [doubt] if doubt else []
     return predicted
 
 

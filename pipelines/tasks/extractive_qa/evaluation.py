@@ -297,7 +297,7 @@ class SpanPredictions(SplitPredictions):
         return (Marked(title="Answer in the text" if text else "No answer in the text", pieces=tuple(pieces)), listed)
 
     def doubt(self, task: Task) -> str | None:
-        return constant_answer(self.benchmark, self.split, self.answers)
+        return constant_answer(self.benchmark, self.split, self.answers) if self.labels_differ else None
 
     def facts(self) -> dict[str, Any]:
         """What the official script prints beside the scores of questions that may have no answer."""

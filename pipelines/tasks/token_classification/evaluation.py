@@ -18,7 +18,7 @@ from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
-from pipelines.tasks.predictions import Intervals, Members, SplitPredictions, constant_tag
+from pipelines.tasks.predictions import FEWEST, Intervals, Members, SplitPredictions, constant_tag
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
 if TYPE_CHECKING:
@@ -123,7 +123,14 @@ class TagPredictions(SplitPredictions):
     def outputs(self, task: Task) -> int:
         return 1  # the guessers that know classes know them of whole texts
 
+    @property
+    def labels_differ(self) -> bool:
+        tags = [] if self.labels is None else [tag for row in self.labels for tag in row]
+        return len(tags) >= FEWEST and len(set(tags)) > 1
+
     def doubt(self, task: Task) -> str | None:
+        if not self.labels_differ:
+            return None
         return constant_tag(self.benchmark, self.split, self.answers, self.names)
 
     def table(self) -> pa.Table:
