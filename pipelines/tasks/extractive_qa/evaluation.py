@@ -26,8 +26,8 @@ from pipelines.metrics.base import counted_metric
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
-from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
-from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, cut_sentence
+from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval, question_room
 from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_answer
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
@@ -434,7 +434,10 @@ class ExtractiveQAEvaluation(TaskEvaluation):
         return [("When were the notes published?", letters), ("Who designed the engine?", letters)]
 
     def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
-        return None  # windows reach to the end of every context
+        # windows reach to the end of every context, but begin with the question, cut to leave room for it
+        texts = [question.strip() for question in rows.texts]
+        counts = map(len, tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+        return cut_sentence([*counts], question_room(length), "question")
 
 
 def retrieved(
