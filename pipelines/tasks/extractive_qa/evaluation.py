@@ -521,6 +521,8 @@ def set_aside(request: EvaluationRequest) -> Any:
     strategy = getattr(getattr(stage, "arguments", None), "eval_strategy", "no")
     if subject is None or strategy == "no" or subject.task != request.choice.task:
         return None
+    if "train" not in getattr(request.task, "splits", ()):  # the rows of a user's own file
+        return None
     rows: Any = request.task.rows("train", subject.max_train_samples)
     if len(rows) < 2 or all(rows.labels):
         return None
