@@ -195,14 +195,14 @@ def named_task(model: TrainedModel, request: PredictRequest) -> Any:
 
 
 def refuse_plain_text(task: LabelledTask, request: PredictRequest) -> None:
-    """Raise CommandError for lines of plain text where an input of the task is more than a text."""
+    """Raise DataError for lines of plain text where an input of the task is more than a text."""
     evaluation = evaluation_of(task.kind)
     fields = evaluation.form(task)
     if not request.plain or (len(fields) == 1 and fields[0].control == "text"):
         return
     names = [each.name for each in fields]
     example = next(iter(evaluation.examples(task)), ["…"] * len(fields))
-    raise CommandError(
+    raise DataError(
         f"standard input holds one text a line, but an input of this model is {' and '.join(names)}; give JSONL, such "
         f"as {json.dumps(dict(zip(names, example, strict=True)), ensure_ascii=False)}"
     )
@@ -319,8 +319,6 @@ def ask(
         length = split_request.length()
         if request.max_length is not None and length < request.max_length and not isinstance(predicted, dict):
             warnings.append(f"max_length is {request.max_length:,}, but the model reads {length:,} tokens at most")
-        doubt = None if isinstance(predicted, dict) else predicted.doubt(task) if task.kind != "seq2seq" else None
-        warnings += [doubt] if doubt else []
     return predicted
 
 

@@ -167,9 +167,9 @@ def _models_of(folder: Path, given: str, stage: Stage | None, seed: int, run: Pa
     return models
 
 
-def _stage_of(block: JSONObject, stage_id: str, folder: Path) -> Stage | None:
-    """The stage behind a block, without what has no part in asking its model; None where its files are gone, or it
-    is unknown."""
+def _stage_of(block: JSONObject, stage_id: str, folder: Path, files_exist: bool = False) -> Stage | None:
+    """The stage behind a block, without what has no part in asking its model; None where it is unknown, or where its
+    files must exist and do not lie below `folder`."""
     kind = block.get("stage")
     if not isinstance(kind, str) or kind not in STAGES:
         return None
@@ -177,7 +177,7 @@ def _stage_of(block: JSONObject, stage_id: str, folder: Path) -> Stage | None:
     allowed = set(base.keys()) - set(NOT_LEARNT)
     settings = {key: tuples(value) for key, value in block.items() if key in allowed and value is not None}
     try:
-        return base.model_validate(settings | {"id": stage_id}, context={"folder": folder})
+        return base.model_validate(settings | {"id": stage_id}, context={"folder": folder, "files_exist": files_exist})
     except ValidationError:
         return None
 
@@ -210,10 +210,13 @@ def _published(folder: Path, checkpoint: Checkpoint) -> TrainedModel:
     ]
     named = str(blocks[places[-1]].get("from") or (trains[-1] if trains else START))
     block = next((block for block in before if block.get("id") == named.partition("/")[0]), None)
-    # its data lies below a working folder: this one, or one that the publication was put into
+    if block is None:
+        return unknown
+    # its data lies below a working folder, this one or one that the publication was put into, or out of reach
     homes = dict.fromkeys((folder, Path.cwd(), *folder.absolute().parents))
-    stages = (_stage_of(block, str(block.get("id")), home) for home in homes) if block is not None else ()
-    stage = next((each for each in stages if each is not None), None)
+    stage_id = named.partition("/")[0]
+    stages = (_stage_of(block, stage_id, home, files_exist=True) for home in homes)
+    stage = next((each for each in stages if each is not None), None) or _stage_of(block, stage_id, folder)
     if stage is None or named not in stage.subjects():
         return unknown
     return TrainedModel(named, checkpoint, stage, seed)

@@ -136,6 +136,11 @@ def flatten(error: ValidationError) -> list[ConfigIssue]:
     return issues
 
 
+def files_exist(info: ValidationInfo) -> bool:
+    """Whether the files that a block names must be there: not where it is read for what a model has learnt."""
+    return bool((info.context or {}).get("files_exist", True))
+
+
 class Block(BaseModel):
     """Base of every recipe block: frozen, strict, unknown keys are mistakes, fields documented where they stand.
 

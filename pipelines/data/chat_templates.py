@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo
 
+from pipelines.core.config import files_exist
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data.chat_formats import Dialogue
@@ -118,12 +119,15 @@ LARGEST = 1 << 18
 """Bytes of a template in a file; the longest in use have some tens of kilobytes."""
 
 
-def _known(value: str, info: ValidationInfo) -> str:
-    """A name of the table stays, a file becomes absolute and must hold a template."""
+def _known(value: str, info: ValidationInfo) -> str | None:
+    """A name of the table stays, a file becomes absolute and must hold a template; where it need not be there, the
+    template is the one that was saved with the tokenizer."""
     if value in TEMPLATES:
         return value
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
     if not place.is_file():
+        if not files_exist(info):
+            return None
         names = ", ".join(TEMPLATES)
         raise ValueError(
             f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {names}; or name a Jinja "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from pipelines.core.config import Block
+from pipelines.core.config import Block, files_exist
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import files, hub, mirror
@@ -45,7 +45,16 @@ def texts_of(rows: Dataset, column: str, described: str) -> list[str]:
 
 def resolve_path(path: str, info: ValidationInfo) -> str:
     """The path as the rest of the program knows it: absolute for files, else as it was written."""
-    folder = Path((info.context or {}).get("folder", Path.cwd()))
+    try:
+        return _existing(path, Path((info.context or {}).get("folder", Path.cwd())))
+    except ValueError:
+        if files_exist(info):
+            raise
+        return path
+
+
+def _existing(path: str, folder: Path) -> str:
+    """The same for data that is within reach. Raises ValueError."""
     if not path.strip():
         raise ValueError("is empty, must be a file, a folder, a pattern, or the name of a data set")
     if path.startswith(PREFIX):

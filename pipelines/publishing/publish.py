@@ -123,16 +123,16 @@ class Publish(Stage):
         mistake = kind_of(self.to).mistake(self.to)
         if mistake:
             yield ("to",), mistake
-        yield from self._unknown_exports()
+        source = recipe.model_of(self)
+        owner = source.partition("/")[0]
+        trained = next((stage for stage in recipe.stages[:position] if stage.id == owner and stage.trains), None)
+        yield from self._unfit_exports(trained)
         if not any(stage.trains for stage in recipe.stages[:position]):
             yield (
                 (),
                 "has nothing to publish: no earlier stage trains a model; add a pretrain or supervised stage before it",
             )
             return
-        source = recipe.model_of(self)
-        owner = source.partition("/")[0]
-        trained = next((stage for stage in recipe.stages[:position] if stage.id == owner and stage.trains), None)
         if trained is not None and trained.subjects() and source not in trained.subjects():
             yield ("from",), f"'{source}' leaves a model for each task; name one: {', '.join(trained.subjects())}"
             return
@@ -148,26 +148,26 @@ class Publish(Stage):
             if reason:
                 yield ("require", requirement.path), reason
 
-    def _unknown_exports(self) -> Iterable[ConfigIssue]:
-        """Forms that there are none of, or that this machine has no library for."""
+    def _unfit_exports(self, trained: Stage | None) -> Iterable[ConfigIssue]:
+        """Forms that there are none of, that cannot hold the model, or that this machine has no library for."""
+        head = None if trained is None else trained.head_left()
         for position, name in enumerate(self.export):
             if name not in EXPORTS:
                 yield ("export", position), EXPORTS.unknown(name)
             elif name in self.export[:position]:
                 yield ("export", position), f"'{name}' stands there twice"
+            elif name == "gguf" and trained is not None and head is not None and head.kind != "causal_lm":
+                yield (
+                    ("export",),
+                    f"holds gguf, which is for decoders that continue texts, and stage '{trained.id}' leaves a model "
+                    f"with the head {head.kind}; write onnx, int8 or int4",
+                )
             elif (lacking := missing(EXPORTS.load(name))) is not None:
                 yield ("export", position), f"is {name}: {lacking}"
 
     def _unfit_for(self, trained: Stage) -> Iterable[ConfigIssue]:
         """Ways to publish that the tuner of the stage rules out."""
         tuner = getattr(trained, "tuner", None)
-        head = trained.head_left()
-        if "gguf" in self.export and head is not None and head.kind != "causal_lm":
-            yield (
-                ("export",),
-                f"holds gguf, which is for decoders that continue texts, and stage '{trained.id}' leaves a model with "
-                f"the head {head.kind}; write onnx, int8 or int4",
-            )
         if self.export and getattr(tuner, "adapts", False) and not getattr(tuner, "merges", True):
             yield (
                 ("export",),

@@ -209,14 +209,15 @@ PAIRS = (
 """To start from, where two texts are compared."""
 
 
-def cut_sentence(counts: Sequence[int], length: int) -> str | None:
-    """What is said of inputs with so many tokens, of which `length` are read; None where none is longer."""
+def cut_sentence(counts: Sequence[int], length: int, what: str = "input") -> str | None:
+    """What is said of inputs, or of a part of them, with so many tokens, of which `length` are read; None where none
+    is longer."""
     over = [count for count in counts if count > length]
     if not over:
         return None
     if len(counts) == 1:
-        return f"The input has {over[0]:,} tokens, and the model reads {length:,}: the end was not read."
-    return f"{len(over):,} of {len(counts):,} inputs have more than {length:,} tokens: their ends were not read."
+        return f"The {what} has {over[0]:,} tokens, and the model reads {length:,}: the end was not read."
+    return f"{len(over):,} of {len(counts):,} {what}s have more than {length:,} tokens: their ends were not read."
 
 
 def evaluation_of(kind: str) -> TaskEvaluation:

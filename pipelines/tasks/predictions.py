@@ -39,6 +39,11 @@ Members = NDArray[np.int64] | slice
 ALL = slice(None)
 
 
+FEWEST = 6
+"""Rows from which one answer to all of them is a fault: of two classes as frequent, a fair coin says one thing of six
+rows in 3 % of cases."""
+
+
 def constant_prediction(benchmark: str, split: str, logits: NDArray[Any], classes: tuple[str, ...]) -> str | None:
     """A sentence where the model says the same about every example."""
     predictions = decide(logits)
@@ -144,6 +149,12 @@ class SplitPredictions:
     def write_beside(self, folder: Path) -> None:
         """Write what else the stage leaves: files in the formats of official scorers."""
 
+    @property
+    def labels_differ(self) -> bool:
+        """Whether there are rows enough, with different labels, for one answer to all of them to be a fault."""
+        labels = self.labels
+        return labels is not None and len(labels) >= FEWEST and any(label != labels[0] for label in labels)
+
     def doubt(self, task: Task) -> str | None:
         """What a reader should be told before believing the scores."""
         return None
@@ -215,6 +226,8 @@ class ClassPredictions(LogitPredictions):
         return (bars(names, softmax(logits).tolist(), "Probability of each class"),)
 
     def doubt(self, task: Task) -> str | None:
+        if not self.labels_differ:
+            return None
         return constant_prediction(self.benchmark, self.split, self.logits, task.head.labels)
 
     def table(self) -> pa.Table:
@@ -275,7 +288,7 @@ class TextPredictions(SplitPredictions):
                     f"{self.benchmark}: {unread} of {len(self.rows)} written texts are no answer of the task and "
                     "count as wrong"
                 )
-        return constant_text(self.benchmark, self.split, self.texts)
+        return constant_text(self.benchmark, self.split, self.texts) if self.labels_differ else None
 
     def table(self) -> pa.Table:
         import pyarrow as pa

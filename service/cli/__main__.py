@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, FineryError, RecipeError
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, FineryError, RecipeError
 from service.cli import local_verbs, model_verbs, service_verbs  # noqa: F401  they add themselves to the application
 from service.cli.app import app
 
@@ -52,7 +52,8 @@ def only(verb: str) -> Iterator[None]:
 
 
 def _refusal(error: FineryError) -> dict[str, object]:
-    answer: dict[str, object] = {"status": "refused", "exit_code": error.exit_code}
+    status = "refused" if error.exit_code == EXIT_USAGE else "failed"
+    answer: dict[str, object] = {"status": status, "exit_code": error.exit_code}
     answer["error"] = {"message": str(error), "reason": error.reason, "stage": None}
     if isinstance(error, RecipeError):
         answer["mistakes"] = [

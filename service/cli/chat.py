@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, CommandError
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FineryError
 from service.cli.child import PIPELINES, SPEAKER
 from service.cli.generate import printable
 from service.cli.standard_input import read_line
@@ -64,7 +64,7 @@ def chat(options: ChatOptions, as_json: bool) -> int:
             child.terminate()
             print(file=sys.stderr)
             return EXIT_STOPPED
-        except CommandError:
+        except FineryError:
             child.terminate()
             raise
 
@@ -83,7 +83,7 @@ def _greeting(ready: Mapping[str, Any]) -> str:
 
 
 def _message(asked: bool, number: int) -> str | None:
-    """The line of that number, None at the end. Raises CommandError for what is no UTF-8 text."""
+    """The line of that number, None at the end. Raises DataError for what is no UTF-8 text."""
     if asked:
         print(ASKS, end="", file=sys.stderr, flush=True)
     return read_line(number)

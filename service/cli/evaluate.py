@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import EXIT_DONE, CommandError
+from pipelines.core.errors import EXIT_DONE, CommandError, DataError
 from pipelines.core.files import lines_of
 from service.cli.child import ask, ask_and_show, refuse, show_or_print
 from service.cli.standard_input import read_all
@@ -129,7 +129,7 @@ def predict_from_input(options: PredictOptions, as_json: bool) -> int:
     lines = lines_of(read_all())
     first = next((line for line in lines if line.strip()), None)
     if first is None:
-        raise CommandError("standard input is empty; give one text a line, or JSONL with the columns of the task")
+        raise DataError("standard input is empty; give one text a line, or JSONL with the columns of the task")
     columns = options.text
     plain = not is_jsonl(first)
     with tempfile.TemporaryDirectory(prefix="predict-") as place:

@@ -273,7 +273,12 @@ def resolved(
         return model
     row = transaction.execute(query.limit(1)).mappings().first()
     if row is None:
-        raise NotFound("model", reference)
+        named = models_of(project, False).where(models.c.name == name).order_by(models.c.id.desc()).limit(10)
+        known = [each["fingerprint"] for each in transaction.execute(named).mappings()]
+        if fingerprint is None or not known or fingerprint in known:
+            raise NotFound("model", reference)
+        what = f"version of '{name}' with the fingerprint"
+        raise NotFound(what, fingerprint, f"its versions have {', '.join(known)}")
     return model_of(row)
 
 

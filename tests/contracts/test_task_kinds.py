@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ import pytest
 from markupsafe import escape
 from pydantic import ValidationError
 
+from pipelines.commands.trained_models import find
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
 from pipelines.core.load import loads
@@ -81,6 +83,33 @@ def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):
     assert isinstance(made, Block)
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in made.plain().items()}
     assert type(made).model_validate(plain, context={"folder": Path("/")}) == made
+
+
+@pytest.mark.parametrize("rows", ["gone.jsonl", "file:file-0123abcd", "gone/*.csv"])
+@pytest.mark.parametrize("among", [False, True], ids=["alone", "among several"])
+def test_what_a_publication_learnt_is_known_without_its_rows(
+    kind: str, folder: Path, rows: str, among: bool, tmp_path_factory: pytest.TempPathFactory
+):
+    """On another machine, and on a server, whose recipes name the rows by the ids of uploaded files."""
+    keys, _ = TASK_KINDS.load(kind).example()
+    learnt = {"task": {"kind": kind, **keys, "train": rows, "test": rows}, "max_length": 300}
+    stage = {"stage": "reward" if TASK_KINDS.load(kind).head_kind == "reward" else "supervised", **learnt}
+    if among:
+        stage = {"stage": "multi_task", "tasks": [{"id": "mine", **learnt}, {"task": "glue/rte"}]}
+    stage["id"], name = ("several", "several/mine") if among else ("mine", "mine")
+    publish = {"stage": "publish", "from": name, "to": "registry/m"}
+    place = tmp_path_factory.mktemp("elsewhere")
+    for file, content in {
+        "config.json": {"model_type": "finery"},
+        "recipe.yaml": {"name": "t", "model": {"architecture": {}}, "stages": [stage, publish]},
+        "publication.json": {"to": "registry/m"},
+    }.items():
+        (place / file).write_text(json.dumps(content))
+    (found,) = find(str(place))
+    assert found.id == name
+    assert found.subject.max_length == 300
+    task, expected = found.subject.resolved("mine"), block(kind, folder).task("mine")
+    assert replace(task, places={}) == replace(expected, places={})
 
 
 def test_what_is_missing_or_unknown_is_an_issue_at_its_key(kind: str, folder: Path):

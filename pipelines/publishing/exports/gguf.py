@@ -93,9 +93,9 @@ class Gguf:
     @staticmethod
     def write(original: Original, out: Path) -> ExportedModel:
         """Write the file, open it with llama.cpp, and compare tokens, logits and greedy texts."""
-        refuse_missing(Gguf)
         arch = architecture(original)
         vocabulary = byte_level(original.tokenizer)
+        refuse_missing(Gguf)  # last: of a model that GGUF cannot hold, no package makes an export
         _write(original, arch, vocabulary, out / FILE)
         length = length_of(original.model.config)
         theirs = opened(out / FILE, length)

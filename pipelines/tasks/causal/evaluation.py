@@ -140,7 +140,9 @@ class CompletionPredictions(SplitPredictions):
         return self.inputs() | {"prediction": [] if self.texts is None else [str(text) for text in self.texts]}
 
     def doubt(self, task: Task) -> str | None:
-        return None if self.texts is None else constant_text(self.benchmark, self.split, self.texts)
+        if self.texts is None or not self.labels_differ:
+            return None
+        return constant_text(self.benchmark, self.split, self.texts)
 
     def table(self) -> pa.Table:
         """As for other written texts, with bits, tokens and right tokens of the right answer; no rows where nothing was

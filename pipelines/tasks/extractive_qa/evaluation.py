@@ -26,8 +26,8 @@ from pipelines.metrics.base import counted_metric
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
-from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation
-from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval
+from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, cut_sentence
+from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval, question_room
 from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_answer
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
@@ -297,7 +297,7 @@ class SpanPredictions(SplitPredictions):
         return (Marked(title="Answer in the text" if text else "No answer in the text", pieces=tuple(pieces)), listed)
 
     def doubt(self, task: Task) -> str | None:
-        return constant_answer(self.benchmark, self.split, self.answers)
+        return constant_answer(self.benchmark, self.split, self.answers) if self.labels_differ else None
 
     def facts(self) -> dict[str, Any]:
         """What the official script prints beside the scores of questions that may have no answer."""
@@ -434,7 +434,10 @@ class ExtractiveQAEvaluation(TaskEvaluation):
         return [("When were the notes published?", letters), ("Who designed the engine?", letters)]
 
     def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
-        return None  # windows reach to the end of every context
+        # windows reach to the end of every context, but begin with the question, cut to leave room for it
+        texts = [question.strip() for question in rows.texts]
+        counts = map(len, tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+        return cut_sentence([*counts], question_room(length), "question")
 
 
 def retrieved(
@@ -517,6 +520,8 @@ def set_aside(request: EvaluationRequest) -> Any:
     stage: Any = next((each for each in recipe.stages if each.id == request.choice.model), None)
     strategy = getattr(getattr(stage, "arguments", None), "eval_strategy", "no")
     if subject is None or strategy == "no" or subject.task != request.choice.task:
+        return None
+    if "train" not in getattr(request.task, "splits", ()):  # the rows of a user's own file
         return None
     rows: Any = request.task.rows("train", subject.max_train_samples)
     if len(rows) < 2 or all(rows.labels):

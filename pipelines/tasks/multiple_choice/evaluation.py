@@ -56,6 +56,8 @@ class OptionPredictions(LogitPredictions):
         return (bars(letters, softmax(self.logits[place]).tolist(), "Probability of each option", options),)
 
     def doubt(self, task: Task) -> str | None:
+        if not self.labels_differ:
+            return None
         return constant_prediction(self.benchmark, self.split, self.logits, tuple(LETTERS))
 
     def table(self) -> pa.Table:

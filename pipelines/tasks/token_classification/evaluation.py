@@ -18,7 +18,7 @@ from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
 from pipelines.metrics.statistics import LEVEL, RESAMPLES
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
-from pipelines.tasks.predictions import Intervals, Members, SplitPredictions, constant_tag
+from pipelines.tasks.predictions import FEWEST, Intervals, Members, SplitPredictions, constant_tag
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
 if TYPE_CHECKING:
@@ -96,15 +96,14 @@ class TagPredictions(SplitPredictions):
         )
 
     def columns(self, task: Task) -> Columns:
-        probabilities = [softmax(np.nan_to_num(row)).max(axis=-1) for row in self.logits]
-        unread = [np.isnan(row[:, 0]) for row in self.logits]  # words behind the cut
-        return self.inputs() | {
-            "prediction": in_words(self.answers, self.names),
-            "probabilities": [
-                [None if out else float(value) for value, out in zip(*pair, strict=True)]
-                for pair in zip(probabilities, unread, strict=True)
-            ],
-        }
+        tags: list[list[str | None]] = []
+        probabilities: list[list[float | None]] = []
+        for row, names in zip(self.logits, in_words(self.answers, self.names), strict=True):
+            read = ~np.isnan(row[:, 0])  # a word without a token has neither
+            chances = softmax(np.nan_to_num(row)).max(axis=-1)
+            tags.append([name if known else None for name, known in zip(names, read, strict=True)])
+            probabilities.append([float(each) if known else None for each, known in zip(chances, read, strict=True)])
+        return self.inputs() | {"prediction": tags, "probabilities": probabilities}
 
     def shown(self, task: Task, place: int = 0) -> tuple[Part, ...]:
         rows: Any = self.rows
@@ -114,7 +113,7 @@ class TagPredictions(SplitPredictions):
         marked = Marked(title="Tags", pieces=tuple(_pieces(words, tags, shares, unread.tolist()))[:MOST_WORDS])
         if not unread.any():
             return (marked,)
-        sentence = f"{int(unread.sum())} of {len(words)} words have no tag: they stand behind the end of what is read."
+        sentence = f"{int(unread.sum())} of {len(words)} words have no tag: the tokenizer makes no token of them."
         return (marked, Sentence(text=sentence))
 
     def inputs(self) -> Columns:
@@ -124,7 +123,14 @@ class TagPredictions(SplitPredictions):
     def outputs(self, task: Task) -> int:
         return 1  # the guessers that know classes know them of whole texts
 
+    @property
+    def labels_differ(self) -> bool:
+        tags = [] if self.labels is None else [tag for row in self.labels for tag in row]
+        return len(tags) >= FEWEST and len(set(tags)) > 1
+
     def doubt(self, task: Task) -> str | None:
+        if not self.labels_differ:
+            return None
         return constant_tag(self.benchmark, self.split, self.answers, self.names)
 
     def table(self) -> pa.Table:
@@ -241,7 +247,7 @@ class TokenClassificationEvaluation(TaskEvaluation):
         ]
 
     def unread(self, tokenizer: Any, rows: Any, length: int) -> str | None:
-        return None  # words without a tag are told with the tags
+        return None  # long texts are read in several parts, and words without a tag are told with the tags
 
 
 def _of_tokens(outputs: ModelOutput, inputs: Any) -> list[Any]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from pipelines.commands.predict import answer
 from pipelines.commands.score import answer as score
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.interfaces import Head
+from pipelines.serving.predictions import Predictor
 from pipelines.tasks.predictions import read_predictions
 from tests import tiny
 from tests.finished_run import finished, inside
@@ -161,7 +164,7 @@ def test_what_cannot_be_predicted_is_one_sentence(request_, error, sentence):
 )
 def test_lines_of_plain_text_are_refused_where_an_input_has_several_columns(tmp_path, model, sentence):
     (tmp_path / "lines.jsonl").write_text('{"text": "a cat"}\n')
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(DataError) as raised:
         answer({**OPTIONS, "model": model, "data": str(tmp_path / "lines.jsonl"), "text": ["text"], "plain": True})
     assert str(raised.value).startswith(f"standard input holds one text a line, but {sentence}")
 
@@ -172,6 +175,65 @@ def test_a_length_that_the_model_does_not_have_is_warned_of(tmp_path):
     told = answer({**asked, "max_length": 100_000})
     assert [each for each in told["warnings"] if "max_length is 100,000, but the model reads " in each]
     assert not [each for each in answer({**asked, "max_length": 8})["warnings"] if "max_length" in each]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A published classifier of pairs, far from its rows."""
+    folder = tmp_path / "pairs"
+    shutil.copytree(finished().root / "published", folder)
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+    task = {"kind": "classification", "columns": ["q1", "q2"], "label": "same", "train": "file:file-0123abcd"}
+    recipe["stages"][0] |= {"task": task, "max_length": 30}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+def test_half_a_pair_is_refused_by_a_model_that_is_far_from_its_rows(pairs, tmp_path):
+    predictor = Predictor(str(pairs))
+    assert predictor.columns == ("q1", "q2")
+    assert [each.name for each in predictor.form().fields] == ["q1", "q2"]
+    for half in ("a cat", {"q1": "a cat"}, {"text": "a cat"}):
+        with pytest.raises(CommandError, match=r"^input 0 (must be|has no 'q.';) an object with 'q1' and 'q2'$"):
+            predictor.predict([half])
+    (row,), warnings = predictor.predict([{"q1": "a cat " * 20, "q2": "a dog"}])
+    assert row["prediction"] in ("not_equivalent", "equivalent")
+    assert [each for each in warnings if "and the model reads 30: the end was not read" in each]
+    for half, sentence in (({"q1": "a cat"}, "has no column 'q2'"), ({"q1": "a", "q2": None}, "nothing in the column")):
+        (tmp_path / "own.jsonl").write_text(json.dumps(half) + "\n")
+        with pytest.raises(DataError, match=sentence):
+            answer({"model": str(pairs), "data": str(tmp_path / "own.jsonl"), "out": str(tmp_path / "o.csv")})
+
+
+def test_questions_that_are_cut_are_counted(tmp_path):
+    """Windows of 32 tokens have room for 8 of a question."""
+    rows = [{"question": text, "context": "the cat sleeps and runs"} for text in ("was it ?", "was it " * 6)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = f"{RUN}/stages/02-span"
+    told = answer({"model": model, "data": str(tmp_path / "own.jsonl"), "out": str(tmp_path / "o.csv")})
+    assert told["warnings"] == ["1 of 2 questions have more than 8 tokens: their ends were not read."]
+    predictor = Predictor(model)
+    assert predictor.predict(rows[:1])[1] == []
+    assert predictor.shown(rows[1]).notes == (
+        "The question has 12 tokens, and the model reads 8: the end was not read.",
+    )
+
+
+def test_a_reader_that_knows_of_no_answer_is_asked_without_the_rows_that_its_threshold_is_chosen_on(tmp_path):
+    folder = tmp_path / "02-span"
+    shutil.copytree(finished().run / "stages" / "02-span", folder)
+    record = json.loads((folder / "stage.json").read_text())
+    record["identity"] |= {"task": "squad_v2", "arguments": {"eval_strategy": "steps", "eval_steps": 1}}
+    (folder / "stage.json").write_text(json.dumps(record))
+    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "was it ?", "context": "the cat sleeps"}) + "\n")
+    (row,) = predicted(tmp_path, ".jsonl", model=str(folder), data=str(tmp_path / "own.jsonl"))
+    assert row["prediction"] in "the cat sleeps"
+
+
+def test_equal_answers_to_inputs_without_labels_are_no_fault(tmp_path):
+    (tmp_path / "own.csv").write_text("text\n" + "a film\n" * 8)
+    told = answer({"model": f"{RUN}/stages/05-mine", "data": str(tmp_path / "own.csv"), "out": str(tmp_path / "o.csv")})
+    assert told["warnings"] == []
 
 
 def test_a_model_without_such_a_head_is_one_sentence(tmp_path):

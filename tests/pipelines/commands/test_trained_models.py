@@ -57,6 +57,24 @@ def test_a_published_folder_tells_wherever_it_lies(tmp_path):
     assert found[0].subject.max_length == 24
 
 
+def test_a_stage_whose_rows_are_gone_tells_what_it_learnt(tmp_path):
+    shutil.copytree(finished().run / "stages" / "05-mine", tmp_path / "05-mine")
+    record = tmp_path / "05-mine" / "stage.json"
+    record.write_text(record.read_text().replace(str(finished().root / "mine.csv"), "/gone/mine.csv"))
+    (found,) = find(str(tmp_path / "05-mine"))
+    assert (found.id, found.subject.task.columns, found.subject.max_length) == ("mine", ("text",), 16)
+
+
+def test_a_chat_template_in_a_file_that_is_gone_is_the_one_of_the_tokenizer(tmp_path):
+    task = {"kind": "causal", "train": "gone.jsonl"}
+    record = {"id": "chat", "stage": "supervised", "identity": {"task": task, "chat_template": "/gone/mine.jinja"}}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "finery"}')
+    (tmp_path / "stage.json").write_text(json.dumps(record))
+    (found,) = find(str(tmp_path))
+    assert (found.subject.task.kind, found.subject.chat_template) == ("causal", None)
+
+
 def test_what_others_made_says_nothing(tmp_path):
     shutil.copytree(
         finished().root / "published",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from pipelines.core.interfaces import Rows
+from pipelines.core.interfaces import Head, Rows
 from pipelines.evaluation.report import no_better_than_majority
+from pipelines.tasks.extractive_qa.evaluation import Span, SpanAnswer, SpanPredictions
+from pipelines.tasks.multiple_choice.evaluation import OptionPredictions
 from pipelines.tasks.predictions import (
     ClassPredictions,
     SplitPredictions,
@@ -19,6 +24,7 @@ from pipelines.tasks.predictions import (
     read_predictions,
     write_predictions,
 )
+from pipelines.tasks.token_classification.evaluation import TagPredictions
 
 PAIRS = ClassPredictions(
     "glue/mrpc",
@@ -168,6 +174,33 @@ def test_the_same_number_for_everything_is_doubted():
 def test_different_answers_and_a_single_example_are_not():
     assert constant_prediction("t", "validation", np.array([[0.0, 1.0], [2.0, 1.0]]), ("no", "yes")) is None
     assert constant_prediction("t", "validation", np.array([[0.0, 1.0]]), ("no", "yes")) is None
+
+
+ROWS = {"labels": [0, 1] * 3, "texts": ["ein Hund", "eine Katze"] * 3, "answers": [("a",), ("b",)] * 3}
+ROWS["tags"] = [[0, 1]] * 6
+TASK = SimpleNamespace(head=Head("sequence_classification", ("no", "yes")))
+SAME: dict[str, Any] = {
+    "labels": lambda rows: ClassPredictions("t", "s", "", rows, np.zeros((len(rows), 2))),
+    "options": lambda rows: OptionPredictions("t", "s", "", rows, np.zeros((len(rows), 2))),
+    "texts": lambda rows: TextPredictions("t", "s", "", rows, np.asarray(["Hund"] * len(rows), dtype=object)),
+    "answers": lambda rows: SpanPredictions(
+        "t", "s", "", rows, [SpanAnswer([Span("a", 1, 1, 0, 0, 0, 0)], 0.0)] * len(rows), rows.texts, False, 0.0
+    ),
+    "tags": lambda rows: TagPredictions("t", "s", "", rows, [np.zeros((2, 2))] * len(rows), ("O", "B-X")),
+}
+
+
+@pytest.mark.parametrize("kind", list(SAME))
+def test_one_answer_to_all_is_a_fault_only_of_rows_enough_whose_labels_are_known_to_differ(kind):
+    labels = ROWS.get(kind, ROWS["labels"])
+
+    def doubt(labels, count=6):
+        return SAME[kind](Rows(["x"] * count, ["y"] * count, labels, list(range(count)))).doubt(TASK)
+
+    assert "has not learnt to" in doubt(labels)
+    assert doubt(None) is None
+    assert doubt([[0, 0]] * 6 if kind == "tags" else labels[:1] * 6) is None
+    assert doubt(labels[:2], 2) is None
 
 
 def test_the_same_text_for_everything_is_doubted():

@@ -77,7 +77,7 @@ def test_what_windows_wrote_is_read_without_its_carriage_returns(echo, monkeypat
 @pytest.mark.parametrize("command", [["chat", "m"], ["predict", "m", "-"]])
 def test_what_is_no_utf_8_is_one_sentence_with_its_line(echo, monkeypatch, capsys, command):
     give(monkeypatch, b"good day\n\xff\xfe bad\n")
-    assert main(command) == 2
+    assert main(command) == 1
     assert capsys.readouterr().err == (
         "standard input is not UTF-8 text (byte 0xff in line 2); convert it, for instance with iconv\n"
     )
@@ -144,10 +144,18 @@ def test_lines_and_jsonl_are_predicted_to_standard_output(rows, monkeypatch, cap
     assert [each["prediction"] for each in json.loads(capsys.readouterr().out)["predictions"]] == expected
 
 
-def test_a_mistake_in_the_rows_is_one_in_standard_input(rows, monkeypatch, capsys):
-    give(monkeypatch, "wrong\n")
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("wrong\n", "standard input, row 1, is wrong\n"), (" \n", "standard input is empty; give")]
+)
+def test_a_mistake_in_the_rows_is_one_in_standard_input(rows, monkeypatch, capsys, text, sentence):
+    """With the exit code that the same mistake has in a file: the command is right."""
+    give(monkeypatch, text)
     assert main(["predict", "m", "-"]) == 1
-    assert capsys.readouterr().err == "standard input, row 1, is wrong\n"
+    assert capsys.readouterr().err.startswith(sentence)
+    give(monkeypatch, text)
+    assert main(["predict", "m", "-", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["exit_code"]) == ("failed", 1)
 
 
 def test_as_json_the_predictions_stand_in_one_object_and_out_is_a_file(rows, monkeypatch, capsys, tmp_path):
@@ -164,7 +172,6 @@ def test_as_json_the_predictions_stand_in_one_object_and_out_is_a_file(rows, mon
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-"], "standard input is empty"),
         (["-", "--data", "x.csv"], "leave --data and --split out"),
         (["x.csv"], "'x.csv' is no option of predict"),
         ([], "--out is missing"),

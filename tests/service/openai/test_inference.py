@@ -432,6 +432,26 @@ def test_predictions_come_with_probabilities_and_wrong_inputs_with_a_sentence(se
     assert served.submitter.post("/api/v1/models/classifier/predict", json={"inputs": []}).status_code == 422
 
 
+def test_a_classifier_of_pairs_refuses_half_a_pair_though_its_rows_are_gone(served: Served) -> None:
+    folder = publish(served, "bert-classifier", "pairs")
+    task = {"kind": "classification", "columns": ["q1", "q2"], "label": "same", "train": "file:file-0123abcd"}
+    stages = [{"stage": "supervised", "id": "mine", "task": task}, {"stage": "publish", "to": "pairs"}]
+    recipe = {"name": "pairs", "model": {"architecture": {}}, "stages": stages}
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    (folder / "publication.json").write_text('{"to": "pairs"}')
+    at = "/api/v1/models/pairs/predict"
+    assert served.submitter.post(at, json={"inputs": [{"q1": "a cat", "q2": "a book"}]}).json()["warnings"] == []
+    for half, sentence in (
+        ("a cat", "Input 0 must be an object with 'q1' and 'q2'"),
+        ({"q1": "a cat"}, "Input 0 has no 'q2'; an object with 'q1' and 'q2'"),
+    ):
+        refused = served.submitter.post(at, json={"inputs": [half]})
+        assert (refused.status_code, refused.json()["detail"]) == (400, sentence)
+    unknown = served.submitter.post(f"{at}?fingerprint=nope", json={"inputs": ["a"]})
+    assert unknown.status_code == 404
+    assert "no version of 'pairs' with the fingerprint 'nope'; its versions have 0123abcd" in unknown.text
+
+
 @pytest.fixture(scope="module")
 def json_model(served: Served) -> str:
     publish_byte_pairs(served, "json-model")

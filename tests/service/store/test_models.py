@@ -84,6 +84,13 @@ def test_a_reference_names_a_version_an_alias_or_the_newest(store, publish):
     with pytest.raises(NotFound):
         store.model("q", "m@production")
     assert store.model("p", "m", fingerprint="f1") == one
+    with pytest.raises(
+        NotFound, match="there is no version of 'm' with the fingerprint 'f9'; its versions have f3, f2, f"
+    ):
+        store.model("p", "m", fingerprint="f9")
+    for reference, project in (("other", "p"), ("m", "q")):
+        with pytest.raises(NotFound, match=f"there is no model '{reference}'$"):
+            store.model(project, reference, fingerprint="f1")
 
 
 def test_best_goes_by_the_first_score_until_another_is_named_and_each_in_its_own_direction(store, publish):

@@ -229,7 +229,8 @@ def test_the_predictions_of_each_row_carry_its_likelihood(tmp_path):
 
 
 def test_one_text_for_all_rows_is_a_doubt():
-    assert "writes 'x' for every one of the 2 examples" in str(said(["x", "x"]).doubt(ALPACA))
+    assert "writes 'x' for every one of the 6 examples" in str(said(["x"] * 6, ["a cat", "a dog"] * 3).doubt(ALPACA))
+    assert said(["x"] * 6, ["a cat"] * 6).doubt(ALPACA) is None
 
 
 def test_the_numbers_of_texts_must_agree():

@@ -88,7 +88,7 @@ def test_what_is_cut_is_said(model: tuple[Path, Any, RewardInputFormat]) -> None
         ({"prompt": "a", "completion": 3}, {}, DataError, "holds '3' .* must be a text"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, {}, DataError, "has the same text as chosen and as rejected"),
         ({"x": "a"}, {"text": ["x"]}, CommandError, "--text cannot name the columns that this model reads; call them"),
-        ({"text": "a"}, {"text": ["text"], "plain": True}, CommandError, "an input of this model is prompt and compl"),
+        ({"text": "a"}, {"text": ["text"], "plain": True}, DataError, "an input of this model is prompt and compl"),
     ],
 )
 def test_what_cannot_be_scored_is_one_sentence(model: tuple[Path, Any, Any], row, asked, error, sentence) -> None:
