@@ -177,6 +177,7 @@ class Checker:
                 checkpoints,
                 code,
                 known.private_endpoints,
+                tuple(sorted(known.missing_trackers)),
                 processes,
                 tuple((secrets or {}).items()),
             )
@@ -211,6 +212,7 @@ class Checker:
         checkpoints: object,
         code: object,
         private: bool,
+        missing_trackers: object,
         most: int | None,
         secrets: object,
     ) -> Outline | FineryError:
@@ -222,6 +224,7 @@ class Checker:
             checkpoints=checkpoints,
             code=code,
             private=private,
+            missing_trackers=missing_trackers,
             processes=most,
             secrets=secrets,
         )
@@ -374,7 +377,7 @@ def work(seconds: float, memory: int) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints does not speak in our place
     with suppress(FineryError):
-        _check(_WARM, (), (), (), (), False, None, ())
+        _check(_WARM, (), (), (), (), False, (), None, ())
     limit = _mapped() + memory
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -442,6 +445,7 @@ def _check(
     checkpoints: Any,
     code: Any,
     private: bool,
+    missing_trackers: Any,
     processes: int | None,
     secrets: Any,
 ) -> dict[str, Any]:
@@ -453,6 +457,7 @@ def _check(
         {name: None if path is None else Path(path) for name, path in checkpoints},
         frozenset(code),
         private,
+        frozenset(missing_trackers),
     )
     checked = check(text, tuple(overrides), known, processes)
     hosts = {name: None if listed is None else tuple(listed) for name, listed in secrets}

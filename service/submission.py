@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.training_arguments import missing_package
 from service.attempts.stage_store import model_in
 from service.checking import Checker, Outline
 from service.jobs.job import Job, JobRequest, Kind, ModelVersion, Resources
 from service.jobs.states import State
 from service.safety import secrets as secret_store
-from service.safety.network_recipes import Known, Needs, read_network
+from service.safety.network_recipes import TRACKERS, Known, Needs, read_network
 from service.settings import Settings
 from service.store.errors import NotFound
 from service.store.files import READY
@@ -62,7 +63,9 @@ def look_up(store: Store, settings: Settings, project: str, needs: Needs) -> Loo
             checkpoints[f"job:{name}"] = folder
             depends_on.append(job.id)  # of one that has succeeded too, so that the same request stays the same
     code = allowed_code(store, settings, project) if needs.code else frozenset()
-    return LookedUp(files, checkpoints, code, settings.private_endpoints, tuple(depends_on), models)
+    # the other executors have images and hosts with packages of their own
+    missing = filter(missing_package, TRACKERS) if settings.executor == "local" else ()
+    return LookedUp(files, checkpoints, code, settings.private_endpoints, frozenset(missing), tuple(depends_on), models)
 
 
 def allowed_code(store: Store, settings: Settings, project: str) -> frozenset[str]:

@@ -44,14 +44,14 @@ EVENTS = {
 """Every kind of event, and what its fields say."""
 
 
-def _finite(value: object) -> Any:
-    """JSON has no NaN or infinity: they become strings, so that every line stays valid JSON."""
+def finite(value: object) -> Any:
+    """JSON has no NaN or infinity: they become strings, `"nan"` and `"inf"`, so that what is written stays valid."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return value
 
 
@@ -83,7 +83,7 @@ class EventLog:
                 record["stage"] = self.stage
             record |= fields
             line = (
-                json.dumps(_finite(record), ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
+                json.dumps(finite(record), ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
             )  # half a surrogate pair has no UTF-8
             file.seek(0, os.SEEK_END)
             file.write(line)

@@ -31,6 +31,7 @@ from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
 from pipelines.core.study_options import StudyOptions, unfit_options
+from pipelines.core.training_arguments import missing_trackers
 from pipelines.core.yaml_positions import write_yaml
 
 if TYPE_CHECKING:
@@ -426,6 +427,9 @@ class Recipe(Block):
             if tuner is not None and (why := tuner.unavailable_reason()) is not None:
                 yield stage.id, f"the tuner {tuner.name} {why}"
             if (why := stage.unavailable_reason()) is not None:
+                yield stage.id, f"the stage {stage.id} {why}"
+            arguments = getattr(stage, "arguments", None)
+            if arguments is not None and (why := missing_trackers(arguments.report_to)) is not None:
                 yield stage.id, f"the stage {stage.id} {why}"
 
     def to_yaml(self) -> str:

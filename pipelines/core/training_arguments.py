@@ -593,11 +593,17 @@ def _batch_issues(values: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]
     return []
 
 
+def missing_package(tracker: str) -> str | None:
+    """The package that a tracker needs and that is not installed here; None where it is."""
+    module = TRACKER_PACKAGES.get(tracker, tracker)
+    there = tracker == "none" or find_spec(module) or (tracker == "tensorboard" and find_spec("tensorboardX"))
+    return None if there else module
+
+
 def missing_trackers(report_to: str | Sequence[str]) -> str | None:
     """What a stage that reports there lacks on this machine, completing `the stage mrpc …`; None where it has all."""
     for name in [report_to] if isinstance(report_to, str) else report_to:
-        module = TRACKER_PACKAGES.get(name, name)
-        if name != "none" and find_spec(module) is None and not (name == "tensorboard" and find_spec("tensorboardX")):
+        if (module := missing_package(name)) is not None:
             install = "'finery[trackers]'" if name in OFFERED_TRACKERS else module
             return (
                 f"reports to {name}, and the package {module} is not installed here: pip install {install}, or leave "

@@ -56,7 +56,8 @@ def kl_estimates(own: Sequence[Floats], other: Sequence[Floats]) -> tuple[Floats
         for one, two in zip(own, other, strict=True)
     ]
     k1 = np.array([each.sum() for each in differences])
-    k3 = np.array([(np.expm1(-each) + each).sum() for each in differences])
+    with np.errstate(over="ignore"):  # of models that lie too far apart it is infinite
+        k3 = np.array([(np.expm1(-each) + each).sum() for each in differences])
     return k1, k3
 
 

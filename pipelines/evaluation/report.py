@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
+from pipelines.core.events import finite
 from pipelines.core.files import whole_file, write_json
 from pipelines.core.interfaces import Context, Rows, Task
 from pipelines.core.scores import percent_metrics, score_names
@@ -179,15 +181,18 @@ class Report:
         write_predictions(folder / "predictions.parquet", self.predicted)
         for each in self.predicted:
             each.write_beside(folder)
-        for warning in look_for_overlap(self.context, self.predicted, self.details):
+        for warning in (
+            *look_for_overlap(self.context, self.predicted, self.details),
+            *filter(None, map(no_finite_number, self.metrics, self.metrics.values())),
+        ):
             self.context.events.emit("warning", message=warning)
         write_mistakes(folder / "mistakes.jsonl", self.mistakes)
         average, stands_on = glue_score(self.metrics)
         if stands_on:
             self.details[GLUE_SCORE] = stands_on
             self.metrics |= {GLUE_SCORE: average} if average else {}
-        write_json(folder / "details.json", self.details)
-        write_json(folder / "metrics.json", self.metrics)
+        write_json(folder / "details.json", finite(self.details))
+        write_json(folder / "metrics.json", finite(self.metrics))
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
@@ -203,6 +208,17 @@ def _each_text_read(tokenizer: PreTrainedTokenizerBase, rows: Rows, max_length: 
         for texts in (rows.texts, rows.pairs)
     )
     return replace(rows, texts=first, pairs=second)
+
+
+def no_finite_number(benchmark: str, scores: Mapping[str, float]) -> str | None:
+    """A sentence where scores are infinite or undefined."""
+    listed = ", ".join(f"{name} is {value}" for name, value in scores.items() if not math.isfinite(value))
+    if not listed:
+        return None
+    return (
+        f"{benchmark}: {listed}, no finite number, so that no table compares it; where the training diverged, lower its "
+        "learning rate"
+    )
 
 
 def no_better_than_majority(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -40,7 +42,8 @@ class Tally:
     ) -> dict[str, tuple[float, float]]:
         """Percentile bootstrap intervals over documents: as many are drawn as there are, with replacement.
 
-        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3. The same for the same seed.
+        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3. The same for the same seed. A
+        figure that is infinite in some draws has none.
         """
         random = np.random.default_rng(seed)
         table = np.stack(list(self.columns.values()))  # (quantities, documents)
@@ -51,13 +54,16 @@ class Tally:
             for name, value in compute(dict(zip(self.columns, table @ times, strict=True))).items():
                 draws.setdefault(name, []).append(value)
         tail = (1 - level) / 2
-        ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
+        finite = {name: values for name, values in draws.items() if np.isfinite(values).all()}
+        ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in finite.items()}
         return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
 
 def likelihood(sums: Sums) -> dict[str, float]:
-    """Bits per byte of the predicted text, and perplexity per token."""
-    return {"bits_per_byte": sums["bits"] / sums["bytes"], "perplexity": 2.0 ** (sums["bits"] / sums["tokens"])}
+    """Bits per byte of the predicted text, and perplexity per token: infinite beyond what a float holds."""
+    each = sums["bits"] / sums["tokens"]
+    perplexity = 2.0**each if each < sys.float_info.max_exp else math.inf
+    return {"bits_per_byte": sums["bits"] / sums["bytes"], "perplexity": perplexity}
 
 
 def completion_likelihood(sums: Sums) -> dict[str, float]:

@@ -64,7 +64,9 @@ def compare(
     for metric, value in stated.metrics.items():
         again = measured.get(metric, math.nan)
         low, high = _range(stated, metric, value, exact, by_interval)
-        both = math.isnan(value) and metric in measured and math.isnan(again)
+        both = (
+            not math.isfinite(value) and metric in measured and not math.isfinite(again)
+        )  # a manifest has no infinity
         holds = both or low - ROUNDED <= again <= high + ROUNDED
         agreements.append(
             Agreement(

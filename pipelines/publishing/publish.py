@@ -202,13 +202,16 @@ class Publish(Stage):
         return tuple(dict.fromkeys((recipe.model_of(self), *scorers)))
 
     def still_there(self, folder: Path) -> bool:
-        """Whether the destination still holds, byte for byte, what was published."""
+        """Whether the destination still holds, byte for byte, what was published, signed by the key that is named.
+        Raises PublishError where that key cannot be used."""
         try:
             record = marker_in((folder / MARKER).read_bytes())
         except OSError:
             return False
         destination = destination_of(self.to, self.private)
         if record is None or record.get("location") != destination.location:
+            return False
+        if not signature.is_current(record["checksums"]):
             return False
         try:
             return _is_complete(destination.marker(), record["fingerprint"]) and destination.holds(record["checksums"])
@@ -233,7 +236,12 @@ class Publish(Stage):
         self._refuse_low_scores(scores)
         destination = destination_of(self.to, self.private)
         there = destination.marker()
-        if _is_complete(there, context.fingerprint) and there is not None and destination.holds(there["checksums"]):
+        if (
+            there is not None
+            and _is_complete(there, context.fingerprint)
+            and signature.is_current(there["checksums"])
+            and destination.holds(there["checksums"])
+        ):
             context.events.emit("progress", what=f"already published at {destination.location}")
             _mark(context.folder, {**there, "location": destination.location})
             return
@@ -382,13 +390,9 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
 
 
 def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
-    """Whether a marker speaks of this publication with all that is written today, signed if it is to be."""
-    complete = record is not None and record.get("complete") is True and record.get("fingerprint") == fingerprint
-    return (
-        complete
-        and (record or {}).get("contents") == CONTENTS
-        and (not signature.wanted() or signature.SIGNATURE in (record or {}).get("checksums", {}))
-    )
+    """Whether a marker speaks of this publication with all that is written today, whoever signed it."""
+    wanted = {"complete": True, "fingerprint": fingerprint, "contents": CONTENTS}
+    return record is not None and record | wanted == record
 
 
 def _mark(folder: Path, publication: JSONObject) -> None:

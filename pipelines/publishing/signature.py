@@ -8,12 +8,14 @@ with `minisign -Vm SHA256SUMS -p KEY.pub` and `sha256sum -c SHA256SUMS`, or with
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import CommandError, PublishError
-from pipelines.publishing.destinations.destination import SUMS, sha256_of
+from pipelines.publishing.destinations.destination import SUMS, sha256_of, sums_text
 
 if TYPE_CHECKING:
     from minisign import PublicKey, SecretKey
@@ -33,14 +35,26 @@ def sign(sums: Path) -> dict[str, str]:
     Raises PublishError."""
     if not wanted():
         return {}
+    path = sums.with_name(SIGNATURE)
+    path.write_bytes(_signature(sums.read_bytes()))
+    return {SIGNATURE: sha256_of(path)}
+
+
+def is_current(checksums: Mapping[str, str]) -> bool:
+    """Whether a publication of these checksums is signed as it would be signed now: by the key that is named, if one
+    is. An Ed25519 signature of the same bytes by the same key is the same. Raises PublishError."""
+    if not wanted():
+        return True
+    signed = sums_text({name: digest for name, digest in checksums.items() if name not in (SUMS, SIGNATURE)})
+    return checksums.get(SIGNATURE) == hashlib.sha256(_signature(signed.encode())).hexdigest()
+
+
+def _signature(content: bytes) -> bytes:
     try:
         with _secret_key(Path(os.environ[KEY]).expanduser()) as key:
-            signature = key.sign(sums.read_bytes(), trusted_comment=f"{SUMS} of a Finery publication")
+            return bytes(key.sign(content, trusted_comment=f"{SUMS} of a Finery publication"))
     except ImportError:
         raise PublishError(f"{KEY} names a key, but {LACKING}; nothing was published") from None
-    path = sums.with_name(SIGNATURE)
-    path.write_bytes(bytes(signature))
-    return {SIGNATURE: sha256_of(path)}
 
 
 def _secret_key(file: Path) -> SecretKey:

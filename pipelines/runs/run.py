@@ -39,7 +39,6 @@ from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
 from pipelines.core.signals import StopSignal, stop_on_signals
-from pipelines.core.training_arguments import missing_trackers
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
 from pipelines.models.checkpoint_content import commit_of
@@ -184,11 +183,6 @@ class RecipeRun:
         for stage_id, sentence in self.recipe.lacking():
             self.at = stage_id
             raise IncompatibleError(sentence)
-        for stage in self.recipe.stages:
-            arguments = getattr(stage, "arguments", None)
-            if arguments is not None and (why := missing_trackers(arguments.report_to)) is not None:
-                self.at = stage.id
-                raise IncompatibleError(f"the stage {stage.id} {why}")
 
     def make_tokenizer(self) -> None:
         """Train the tokenizer, or copy the pretrained one; reused like a stage."""

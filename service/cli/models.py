@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.errors import CommandError
+from pipelines.core.errors import CommandError, FineryError
 from service.cli.jobs import connect, quoted, since, table, tell
 from service.safety.references import VERSION, parsed
 
@@ -168,13 +169,15 @@ def alias(
 
 
 def delete(models: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
-    """Delete versions; they can be restored for some days. Returns the exit code."""
-    gone = []
+    """Delete versions, none where one of them is not there; they can be restored for some days. Returns the exit code."""
     with connect(server, token_file) as connection:
-        for each in models:
-            found = connection.get(f"/models/{quoted(each)}")
-            connection.delete(f"/models/{quoted(found['id'])}")
-            gone.append(reference(found))
+        found = {each["id"]: each for each in [connection.get(f"/models/{quoted(each)}") for each in models]}
+
+        def delete_one(each: dict[str, Any]) -> dict[str, Any]:
+            connection.delete(f"/models/{quoted(each['id'])}")
+            return each
+
+        gone = [reference(each) for each in _one_by_one("deleted", found.values(), delete_one)]
     lines = [f"{each}  deleted; finery models restore {each} brings it back" for each in gone]
     return tell({"deleted": gone}, as_json, *lines)
 
@@ -182,8 +185,21 @@ def delete(models: Sequence[str], server: str | None, token_file: Path | None, a
 def restore(models: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
     """Bring deleted versions back. Returns the exit code."""
     with connect(server, token_file) as connection:
-        back = [connection.post(f"/models/{quoted(each)}/restore") for each in models]
+        back = _one_by_one("restored", models, lambda each: connection.post(f"/models/{quoted(each)}/restore"))
     return tell({"restored": back}, as_json, *(f"{reference(each)}  restored" for each in back))
+
+
+def _one_by_one(done: str, asked: Iterable[Any], act: Callable[[Any], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The version that each became; where one is refused, those before it are named beside the reason."""
+    models: list[dict[str, Any]] = []
+    for each in asked:
+        try:
+            models.append(act(each))
+        except FineryError:
+            if models:
+                print(f"{done} before that: {', '.join(map(reference, models))}", file=sys.stderr)
+            raise
+    return models
 
 
 def lineage(model: str, server: str | None, token_file: Path | None, as_json: bool) -> int:

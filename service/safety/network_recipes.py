@@ -168,6 +168,8 @@ class Known:
     """`owner/name@COMMIT` of every repository whose code the project may run."""
     private_endpoints: bool = False
     """Whether judges may be asked in networks that the server stands in."""
+    missing_trackers: frozenset[str] = frozenset()
+    """Those of TRACKERS whose packages are not installed where jobs run, as far as that is known."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,13 @@ def check(
         *_unsafe(source.data, processes),
         *unfit_code(source.data, known.code),
         *unfit_endpoints(source.data, known.private_endpoints),
+        *_without_package(source.data, known.missing_trackers),
     ]
     mine = source.error(issues).mistakes if issues else ()
     stand_ins: dict[Position, Any] = {
-        place: "refused" for place, _ in issues if isinstance(_at(source.data, place), str)
+        place: OFFERED_TRACKERS[0] if key_of(place) == "report_to" else "refused"
+        for place, _ in issues
+        if isinstance(_at(source.data, place), str)
     }
     for reference in references(source.data):
         if reference.place not in stand_ins:
@@ -331,6 +336,16 @@ def _unsafe(data: object, processes: int | None) -> Iterable[ConfigIssue]:
         if limit is not None and number > limit:
             more = "; ask for more resources" if key_of(place) == "num_processes" else ""
             yield place, f"is {number}, this job may have at most {limit}{more}"
+
+
+def _without_package(data: object, missing: frozenset[str]) -> Iterable[ConfigIssue]:
+    for place, text in strings(data):
+        if key_of(place) == "report_to" and text in missing:
+            yield (
+                place,
+                f"is {show(text)}, a tracker whose package is not installed where jobs run; ask the server's operator "
+                "for it, or leave it out",
+            )
 
 
 def _unsafe_text(key: str, place: Position, text: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from pipelines.core.results import numbers
@@ -145,6 +145,7 @@ class ModelQueries(Database):
             if there is not None:
                 known = model_of(there)
                 return known if known.deleted is None else restored(transaction, known, "it was published again")
+            forget_permissions(transaction, job.project, name, False)  # another model than those that are deleted
             version = row["last_version"] + 1
             mine = (names.c.project == job.project) & (names.c.name == name)
             transaction.execute(update(names).where(mine).values(last_version=version))
@@ -344,6 +345,13 @@ def name_row(transaction: Transaction, project: str, name: str) -> RowMapping:
     elif transaction.execute(query).first() is None:
         transaction.execute(insert(names).values(**values))
     return transaction.execute(query).mappings().one()
+
+
+def forget_permissions(transaction: Transaction, project: str, name: str, deleted: bool | None) -> None:
+    """Take back who else may ask a name of which there are no versions, `deleted` as `models_of` takes it."""
+    if transaction.execute(models_of(project, deleted).where(models.c.name == name)).first() is None:
+        granted = tables.model_permissions
+        transaction.execute(delete(granted).where(granted.c.owner == project, granted.c.model == name))
 
 
 def restored(transaction: Transaction, model: PublishedModel, why: str | None = None) -> PublishedModel:

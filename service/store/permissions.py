@@ -1,7 +1,9 @@
 """Permissions in the store: which other projects may ask a project's model.
 
-A permission is for a name, whatever is published under it later, and goes with the last model of that name. The models
-of one's own project come first: nobody can put another in their place by granting one of the same name.
+A permission is for a name, whatever is published under it later. While every model of the name is marked as deleted it
+lets nobody ask. It is back when one is restored, and gone when the last is purged, or another model takes the name
+before. The models of one's own project come first: nobody can put another in their place by granting one of the same
+name.
 """
 
 from __future__ import annotations

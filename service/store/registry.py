@@ -25,6 +25,7 @@ from service.store.models import (
     PublishedModel,
     about_name,
     best_of,
+    forget_permissions,
     model_of,
     models_of,
     name_row,
@@ -144,11 +145,6 @@ class RegistryQueries(Database):
                 raise Conflict(f"'{model.reference}' is used by job '{user}', which has not ended; cancel it, or wait")
             moment = now()
             transaction.execute(update(models).where(models.c.id == model.id).values(deleted=moment))
-            same = models_of(model.project, False).where(models.c.name == model.name)
-            if transaction.execute(same).first() is None:
-                granted = tables.model_permissions  # a later model of that name is another one
-                mine = (granted.c.owner == model.project) & (granted.c.model == model.name)
-                transaction.execute(delete(granted).where(mine))
             note(
                 transaction,
                 "model.delete",
@@ -206,6 +202,7 @@ class RegistryQueries(Database):
             )
             forget_usage(transaction, "models", model_id)
             transaction.execute(delete(models).where(models.c.id == model_id))
+            forget_permissions(transaction, row["project"], row["name"], None)
             note(
                 transaction,
                 "model.purge",

@@ -65,6 +65,15 @@ def test_a_job_without_a_model_stands_for_nothing(store, settings):
     assert look_up(store, settings, "acme", Needs(jobs=("demo",))).checkpoints == {}
 
 
+def test_packages_that_jobs_lack_are_known_where_they_run_with_the_server_s_own(store, settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "service.submission.missing_package", lambda name: name if name in ("wandb", "neptune") else None
+    )
+    assert look_up(store, settings, "acme", Needs()).missing_trackers == {"wandb"}
+    elsewhere = read_settings({"FINERY_EXECUTOR": "docker"}, home=tmp_path)
+    assert look_up(store, elsewhere, "acme", Needs()).missing_trackers == frozenset()
+
+
 def test_a_job_takes_the_hosts_and_processes_of_its_recipe_unless_it_asks_for_others():
     assert resources_of({}, 16, 2) == Resources(cpus=8, hosts=2)
     assert resources_of({"hosts": 4}, 16, 2) == Resources(cpus=4, hosts=4)

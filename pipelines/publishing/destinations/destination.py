@@ -97,9 +97,14 @@ def write_sums(folder: Path) -> dict[str, str]:
     """Write SHA256SUMS over every file in `folder`; returns the checksums of all, SHA256SUMS included."""
     (folder / SUMS).unlink(missing_ok=True)
     sums = checksums_of(folder)
-    # Two spaces, binary mode, one line feed: the form of GNU coreutils. Published names hold no backslash or newline.
-    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
+    (folder / SUMS).write_text(sums_text(sums), encoding="utf-8")
     return {**sums, SUMS: sha256_of(folder / SUMS)}
+
+
+def sums_text(sums: Mapping[str, str]) -> str:
+    """SHA256SUMS of these checksums, in the order of the names: two spaces, binary mode, one line feed, as GNU coreutils
+    write it. Published names hold no backslash or newline."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
 def differences(expected: Mapping[str, str], actual: Mapping[str, str | None]) -> list[str]:

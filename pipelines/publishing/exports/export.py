@@ -7,6 +7,7 @@ writes it beside the model (`beside`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -177,12 +178,17 @@ def finish(
         "versions": {package: found for package in exported.needs if (found := _version(package))},
         "agreement": agreement,
         "facts": exported.facts,
-        "scores": list(scores),
+        "scores": [{key: _or_none(value) for key, value in each.items()} for each in scores],
         "notes": list(notes),
     }
     write_text(out / "README.md", card(record, exported))
     write_json(out / RECORD, {**record, "files": {name: sha256_of(path) for name, path in files.items()}})
     return record
+
+
+def _or_none(value: object) -> object:
+    """None for a score that is infinite or undefined, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _version(package: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.errors import DataError
+from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.presentation import FormField, Part, Writing, Writings, field_of
 from pipelines.core.recipe import START, trained_by
@@ -53,7 +53,7 @@ def likelihoods(
     **running: Unpack[InferenceOptions],
 ) -> Tally:
     """Bits, tokens, right tokens and bytes of the answers of each row that has any within `max_length` tokens, on every
-    process. fp32."""
+    process. fp32. Raises ModelError where the model gives no likelihood."""
     import torch
 
     from pipelines.models.log_probabilities import distributions_of, log_probabilities_of
@@ -81,6 +81,10 @@ def likelihoods(
 
     told = answers(model, lengths, answer, **running)
     bits, tokens, right = np.asarray(told, dtype=np.float64).reshape(-1, 3).T
+    if not np.isfinite(bits).all():
+        raise ModelError(
+            "the model gives NaN or infinity for answers: its training diverged, so lower its learning rate"
+        )
     columns = {"bits": bits, "tokens": tokens, "right": right, "bytes": examples.sizes.astype(np.float64)}
     return Tally.of(np.asarray(examples.index), columns)
 

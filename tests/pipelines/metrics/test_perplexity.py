@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,13 @@ def test_figures_are_ratios_of_sums():
     judged = {"right": 6.0, "tokens": 10.0, "found": 2.0, "missed": 1.0, "false_alarms": 3.0}
     assert detection(judged) == {"accuracy": 0.6, "f1": 0.5}
     assert detection({**judged, "found": 0.0, "missed": 0.0, "false_alarms": 0.0})["f1"] == 0.0
+
+
+def test_what_no_float_holds_is_infinite_and_has_no_interval():
+    assert likelihood({"bits": 4092.0, "bytes": 1.0, "tokens": 4.0})["perplexity"] == 2.0**1023
+    assert likelihood({"bits": 4096.0, "bytes": 1.0, "tokens": 4.0})["perplexity"] == math.inf
+    diverged = {"bits": np.asarray([9e3, 2.0]), "bytes": np.ones(2), "tokens": np.ones(2)}
+    assert set(Tally.of(np.arange(2), diverged).intervals(likelihood, seed=0, resamples=50)) == {"bits_per_byte"}
 
 
 def test_intervals_are_those_of_drawing_documents_one_by_one():

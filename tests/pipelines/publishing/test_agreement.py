@@ -68,6 +68,8 @@ def test_what_was_not_measured_again_does_not_hold_and_what_is_undefined_in_both
     undefined = BenchmarkScores("x", "evaluate", "x", {"matthews_correlation": math.nan})
     assert compare(undefined, {"matthews_correlation": math.nan}, exact=True)[0].holds
     assert not compare(undefined, {"matthews_correlation": 0.1}, exact=False)[0].holds
+    diverged = BenchmarkScores("x", "evaluate", "x", {"perplexity": math.nan})  # a manifest has neither
+    assert compare(diverged, {"perplexity": math.inf}, exact=True)[0].holds
 
 
 def test_the_kind_of_a_machine_is_its_processor_its_threads_its_gpus_and_the_versions():

@@ -466,9 +466,23 @@ def test_with_a_key_it_is_signed_and_an_unsigned_one_is_made_again(job, quick, t
     before = (place / "publication.json").stat().st_mtime_ns
     made.publish.run(made.context())
     assert (place / "publication.json").stat().st_mtime_ns == before
+    assert made.publish.still_there(made.context().folder)
+    other = minisign.KeyPair.generate()
+    (tmp_path / "other.key").write_bytes(bytes(other.secret_key))
+    monkeypatch.setenv(signature.KEY, str(tmp_path / "other.key"))
+    assert not made.publish.still_there(made.context().folder)
+    made.publish.run(made.context())
+    assert signature.mistake(place, other.public_key) is None
+    assert signature.mistake(place, pair.public_key) is not None
     monkeypatch.setenv(signature.KEY, str(tmp_path / "key.pub"))
-    with pytest.raises(PublishError, match="is no readable secret key of minisign"):
-        signature.sign(place / "SHA256SUMS")
+    for ask in (
+        lambda: signature.sign(place / "SHA256SUMS"),
+        lambda: made.publish.still_there(made.context().folder),
+        lambda: made.publish.run(made.context()),
+    ):
+        with pytest.raises(PublishError, match="is no readable secret key of minisign"):
+            ask()
+    assert signature.mistake(place, other.public_key) is None
 
 
 def test_an_older_publication_is_completed(job, quick, tmp_path):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +22,7 @@ from pipelines.core.training_arguments import TrainingArguments, missing_tracker
 from pipelines.trainers import trackers as room
 from pipelines.trainers.trackers import checked, run_id, run_name, trackers
 from tests.environments import environment
+from tests.mlflow_server import mlflow_server, runs_of, until
 
 TEXT = "name: demo\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 ONE = TEXT + "  - {stage: supervised, id: mrpc, task: glue/mrpc}\n  - {stage: evaluate}\n"
@@ -161,42 +159,19 @@ def test_on_a_server_keys_go_to_their_hosts_and_to_public_addresses_only(
 # ---- the real ones: installed into environments of their own, as they bring servers and clients of their own ----------
 
 
-def asked(url: str, data: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(data).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
-
-
 @pytest.mark.long
 def test_the_real_trackers_have_one_run_each_over_a_kill_and_a_resume(tmp_path: Path) -> None:
     """trackio and wandb write to the disk, MLflow's server is a real one, and dies before the run ends."""
     client = environment(tmp_path / "client", "FINERY_TRACKERS_BIN", "trackio", "wandb", "mlflow-skinny")
-    server = environment(tmp_path / "server", "FINERY_MLFLOW_BIN", "mlflow>=3")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    store = f"sqlite:///{tmp_path}/mlflow.db"
-    command = [
-        str(server / "mlflow"),
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--backend-store-uri",
-        store,
-    ]
     (tmp_path / "recipe.yaml").write_text(
         "name: tracked\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
         "  - {stage: pretrain, datasets: [{path: builtin/python-docs}], max_train_samples: 200, block_size: 32,\n"
         "     arguments: {max_steps: 120, logging_steps: 5, save_steps: 20, per_device_train_batch_size: 4,\n"
         "       report_to: [trackio, wandb, mlflow]}}\n"
     )
-    root = f"http://127.0.0.1:{port}"
     outer = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "MLFLOW", "FINERY"))}
     variables = outer | {
-        "FINERY_HOME": str(tmp_path / "home"), "MLFLOW_TRACKING_URI": root, "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "FINERY_HOME": str(tmp_path / "home"), "TRACKIO_DIR": str(tmp_path / "trackio"),
         "PYTHONPATH": str(Path(__file__).parents[3]), "NETRC": os.devnull, "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
     events = tmp_path / "runs/tracked/events.jsonl"
@@ -208,21 +183,15 @@ def test_the_real_trackers_have_one_run_each_over_a_kill_and_a_resume(tmp_path: 
     def has(what: str) -> bool:
         return events.is_file() and any(each["event"] == what for each in read_events(events))
 
-    log = (tmp_path / "server.log").open("wb")
-    with subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path) as serving:
-        try:
-            until(lambda: answers(root))
-            first = finery("run", "recipe.yaml")
-            until(lambda: has("checkpoint") or first.poll() is not None)
-            time.sleep(1.0)
-            os.killpg(first.pid, signal.SIGKILL)
-            first.wait()
-            assert finery("resume", "runs/tracked").wait(timeout=300) == 0
-            experiment = asked(f"{root}/api/2.0/mlflow/experiments/search", {"max_results": 10})["experiments"]
-            found = next(each["experiment_id"] for each in experiment if each["name"] == "tracked")
-            (only,) = asked(f"{root}/api/2.0/mlflow/runs/search", {"experiment_ids": [found]})["runs"]
-        finally:
-            os.killpg(serving.pid, signal.SIGKILL)
+    with mlflow_server(tmp_path) as root:
+        variables["MLFLOW_TRACKING_URI"] = root
+        first = finery("run", "recipe.yaml")
+        until(lambda: has("checkpoint") or first.poll() is not None)
+        time.sleep(1.0)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+        assert finery("resume", "runs/tracked").wait(timeout=300) == 0
+        (only,) = runs_of(root, "tracked")
     assert only["info"]["status"] == "FINISHED"
     assert {each["key"] for each in only["data"]["metrics"]} >= {"loss", "learning_rate", "train_loss"}
     assert [each for each in read_events(events) if each["event"] == "warning"] == []
@@ -242,18 +211,3 @@ def test_the_real_trackers_have_one_run_each_over_a_kill_and_a_resume(tmp_path: 
     events = tmp_path / "runs/alone/events.jsonl"
     (warning,) = [each["message"] for each in read_events(events) if each["event"] == "warning"]
     assert warning.startswith("mlflow does not take what is reported")
-
-
-def answers(root: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{root}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def until(met: Any, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.1)

@@ -56,6 +56,15 @@ def test_every_mistake_of_a_recipe_comes_back_with_line_and_key(served):
     assert served.store.jobs() == []
 
 
+def test_a_tracker_that_jobs_cannot_have_is_refused_when_it_is_submitted(served, monkeypatch):
+    monkeypatch.setattr("service.submission.missing_package", lambda name: name if name == "mlflow" else None)
+    for tracker, sentence in (("mlflow", "is not installed where jobs run"), ("comet_ml", "the server's own account")):
+        recipe = RECIPE.replace("max_steps: 4", f"max_steps: 4, report_to: [{tracker}]")
+        answer = served.submitter.post("/api/v1/jobs", content=recipe, headers=YAML)
+        [error] = answer.json()["errors"]
+        assert (answer.status_code, sentence in error["message"]) == (422, True)
+
+
 def test_the_same_key_and_request_is_one_job_and_another_request_a_conflict(served):
     headers = {**YAML, "Idempotency-Key": "k1"}
     first, again = (served.submitter.post("/api/v1/jobs", content=RECIPE, headers=headers) for _ in range(2))

@@ -60,6 +60,16 @@ def test_every_command_answers_in_words_and_as_json(models):
     assert "staging" not in models("alias", "demo-model", "staging", "--remove")[1]
 
 
+def test_what_was_done_before_one_of_several_was_refused_is_told(models):
+    models("promote", "demo-model@1")
+    code, _, told = models("delete", "demo-model@2", "nothing@1")
+    assert (code, "there is no model 'nothing@1'" in told, "deleted" in told) == (2, True, False)
+    code, _, told = models("delete", "demo-model@2", "demo-model@production")
+    assert (code, told.splitlines()[0]) == (2, "deleted before that: demo-model@2")
+    code, _, told = models("restore", "demo-model@2", "demo-model@9")
+    assert (code, told.splitlines()[0]) == (2, "restored before that: demo-model@2")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

@@ -45,6 +45,14 @@ def test_a_profile_whose_package_is_missing_here_is_a_warning(recipe, capsys, mo
     assert "warning: this machine cannot run it: the profile zero3 needs the package deepspeed" in err
 
 
+def test_a_tracker_whose_package_is_missing_here_is_a_warning(recipe, capsys, monkeypatch):
+    monkeypatch.setattr("pipelines.core.training_arguments.find_spec", lambda name: None)
+    assert main(["validate", "recipe.yaml", "stages.mrpc.arguments.report_to=wandb"]) == 0
+    assert (
+        "this machine cannot run it: the stage mrpc reports to wandb, and the package wandb" in capsys.readouterr().err
+    )
+
+
 def test_a_file_whose_name_has_an_equals_sign_is_a_recipe(recipe, capsys):
     (recipe.parent / "a=b.yaml").write_text(recipe.read_text())
     assert main(["validate", "a=b.yaml"]) == 0

@@ -205,7 +205,22 @@ def test_no_job_starts_more_processes_than_it_asked_cores_for():
 
 def test_a_tracker_of_the_servers_account_is_refused():
     text = recipe().replace("chat_template: chatml", "arguments: {report_to: [wandb, neptune]}")
-    assert mistakes(text)[0][1] == "stages.supervised.arguments.report_to[1]"
+    [(_, key, message)] = mistakes(text)  # and nothing of a word that nobody wrote
+    assert (key, "would use the server's own account" in message) == ("stages.supervised.arguments.report_to[1]", True)
+
+
+def test_a_tracker_whose_package_jobs_lack_is_one_sentence():
+    known = Known(missing_trackers=frozenset({"mlflow"}))
+    text = recipe().replace("chat_template: chatml", "arguments: {report_to: [wandb, mlflow]}")
+    check(text)
+    [(_, key, message)] = mistakes(text, known)
+    assert key == "stages.supervised.arguments.report_to[1]"
+    assert message == (
+        'is "mlflow", a tracker whose package is not installed where jobs run; ask the server\'s operator for it, or '
+        "leave it out"
+    )
+    alone = recipe().replace("chat_template: chatml", "arguments: {report_to: mlflow}")
+    assert len(mistakes(alone, known)) == 1
 
 
 def test_a_secret_in_a_recipe_is_refused_and_not_repeated():

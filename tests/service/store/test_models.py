@@ -170,6 +170,33 @@ def test_publishing_a_deleted_version_again_brings_it_back_and_a_restored_one_is
     assert store.audit(action="model.restore")[0].details["why"] == "it was published again"
 
 
+def test_permissions_come_back_with_a_model_and_go_when_it_is_purged_or_another_takes_its_name(store, publish):
+    def asked():
+        return [each.reference for each in store.granted_models("q")]
+
+    publish(project="q", name="other")
+    one = publish()
+    [granted] = store.grant("p", "m", ["q"])
+    marked = store.mark_deleted(one.id)
+    assert asked() == []
+    with pytest.raises(NotFound):
+        store.grant("p", "m", ["q"])
+    store.restore_model("p", "m")
+    assert (asked(), store.permissions("p", "m")) == (["m@1"], [granted])
+    two = publish()
+    for each in (one, two):
+        marked = store.mark_deleted(each.id)
+        assert store.purge_model(each.id, marked.deleted)
+        assert len(store.permissions("p", "m")) == (1 if each is one else 0)
+    three = publish()
+    store.grant("p", "m", ["q"])
+    store.mark_deleted(three.id)
+    publish()  # nobody was let to ask this one
+    assert asked() == []
+    store.restore_model("p", "m@3")
+    assert asked() == []
+
+
 def test_what_an_alias_names_or_a_living_job_uses_is_not_deleted(store, publish):
     one, two = publish(), publish()
     store.set_alias(one.id, "production", "p")

@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipelines.core.errors import DataError, RecipeError
+from pipelines.core.errors import DataError, ModelError, RecipeError
+from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.core.registry import TASKS
+from pipelines.core.results import read_scores
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.metrics.perplexity import Tally, completion_likelihood
@@ -104,6 +106,30 @@ def test_likelihood_and_answers_are_those_of_each_prompt_alone(
     assert details["generation"] == {"num_beams": 1, "max_new_tokens": 5, "do_sample": False}
     assert (details["chat_template"], details["train_on"]) == (None, "completions")
     assert len({row["hypothesis"] for row in rows}) > 1  # the probe itself works: answers differ
+
+
+def test_a_diverged_model_has_an_infinite_perplexity_and_one_warning(
+    tmp_path: Path, evaluation_context: Callable[..., Any], model: Any
+) -> None:
+    diverged = copy.deepcopy(model)
+    with torch.no_grad():
+        diverged.get_output_embeddings().weight.mul_(1e4)
+    made = recipe(tmp_path, ROWS)
+    given = evaluation_context(made, "evaluate", {"mine": diverged}, open_tokenizer=lambda _=None: tiny.tokenizer())
+    made.stage("evaluate").run(given)
+    assert json.loads((given.folder / "metrics.json").read_text())["mine"]["perplexity"] == "inf"
+    (scores,) = read_scores(given.folder, "evaluate")
+    assert scores.metrics["perplexity"] == math.inf
+    assert "perplexity" not in scores.intervals
+    warnings = [event["message"] for event in read_events(given.events.path) if event["event"] == "warning"]
+    assert [each for each in warnings if "perplexity" in each] == [
+        "mine: perplexity is inf, no finite number, so that no table compares it; where the training diverged, lower "
+        "its learning rate"
+    ]
+    with torch.no_grad():
+        diverged.get_output_embeddings().weight.fill_(math.nan)
+    with pytest.raises(ModelError, match="gives NaN or infinity for answers: its training diverged"):
+        made.stage("evaluate").run(given)
 
 
 def test_texts_without_a_prompt_are_measured_and_nothing_is_written(
