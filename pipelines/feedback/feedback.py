@@ -371,6 +371,7 @@ class FeedbackRun:
         """The first comparisons asked anew, for a judge with chance in it."""
         if self.stage.by == "ratings" or not self.stage.judge.chance or not self.stage.repeats:
             return []
+        self._emit_progress(self.steps, "asking again")
         repeated = [(at, pair) for at, each in enumerate(judged) for pair in each.verdicts][: self.stage.repeats]
         _, questions = self._principles([(at, *pair) for at, pair in repeated])
         verdicts = self.judge.compare(
@@ -392,6 +393,7 @@ class FeedbackRun:
         number."""
         if self.stage.human is None:
             return []
+        self._emit_progress(self.steps, "comparing with people")
         rows = self.stage.human.rows(self.context.stage_folders, skip_bad_rows=True, limit=self.stage.max_human_samples)
         if not isinstance(rows, PreferenceRows):
             raise DataError(
@@ -425,8 +427,11 @@ class FeedbackRun:
             self._look_for_stop()
             place = step * len(parts) + number + 1
             rows += self._counted(self.progress.done(place, partial(make, part)))
-            self.context.events.emit("progress", step=place, total=self.steps, what=what)
+            self._emit_progress(place, what)
         return rows
+
+    def _emit_progress(self, step: int, what: str) -> None:
+        self.context.events.emit("progress", step=step, total=self.steps, what=what)
 
     def _once(self, number: int, make: Callable[[], list[Row]]) -> list[Row]:
         self._look_for_stop()

@@ -138,6 +138,8 @@ def test_a_judge_is_held_against_people(tmp_path: Path, store: StageStore) -> No
     )
     metrics = json.loads((place / "metrics.json").read_text())
     assert metrics["human_agreement"] == 0.75
+    told = [event for event in read_events(place.parents[1] / "events.jsonl") if event["event"] == "progress"]
+    assert told[-1]["what"] == "comparing with people"
     assert metrics["human_agreement_low"] < 0.75 < metrics["human_agreement_high"]
 
 
