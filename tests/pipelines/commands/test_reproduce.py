@@ -90,12 +90,9 @@ def test_data_that_is_not_there_is_named_before_anything_runs(copy):
 
 
 def test_an_older_publication_is_one_sentence(copy):
-    from tests.pipelines.commands.test_verify import write_sums_again
+    from tests.pipelines.commands.test_verify import make_older
 
-    manifest = json.loads((copy / "manifest.json").read_text())
-    del manifest["sources"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    write_sums_again(copy)
+    make_older(copy)
     (sentence,) = refused(copy)
     assert "publish the run again" in sentence
 
