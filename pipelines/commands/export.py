@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.commands.verify import OLDER, Published, folder_of_data, measure, needs_its_code, recipe_in
+from pipelines.commands.verify import (
+    OLDER,
+    Published,
+    folder_of_data,
+    looking_in,
+    measure,
+    needs_its_code,
+    recipe_in,
+)
 from pipelines.core.errors import CommandError, FineryError, PublishError
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Head
@@ -21,7 +29,8 @@ from pipelines.core.registry import EXPORTS
 from pipelines.publishing import sources
 from pipelines.publishing.destinations.destination import MARKER
 from pipelines.publishing.exports.export import RECORD, ExportedModel, Original, compare, finish, weights_of
-from pipelines.publishing.integrity import MANIFEST, problems, published, stated_scores
+from pipelines.publishing.integrity import RECIPE, problems, published
+from pipelines.publishing.manifest import MANIFEST, stated_scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -168,10 +177,10 @@ def rescored(
         return [], ["its scores were not measured", *found.missing]
     scores: list[JSONObject] = []
     notes: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="export-") as place:
+    with tempfile.TemporaryDirectory(prefix="export-") as place, looking_in(data):
         try:
-            names = found.place(manifest["sources"], Path(place))
-            recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
+            names = found.place(manifest["sources"], Path(place), (RECIPE, "scores"))
+            recipe = recipe_in(folder, Path(place), names, manifest["model"])
             export_opener = ExportOpener(opener, model)
             export_opener.seed = recipe.seed
             for stage_id in dict.fromkeys(each.stage for each in stated.values()):

@@ -2,9 +2,11 @@
 
 `runs/reproduce-NAME` becomes a working folder of its own: the recipe of the publication, links to its files at the
 paths that the recipe names, a fresh FINERY_HOME in `home/`, the run in `runs/NAME`, its publication in
-`registry/NAME`, and what came out in `reproduction.json`. With `environment` the run has a virtual environment with
-the versions of the manifest too. The published folder is only read. A reproduction that was stopped goes on where it
-stood when the command is given again.
+`registry/NAME`, and what came out in `reproduction.json`. Another publication of that name gets a folder beside it,
+`runs/reproduce-NAME-12345678`. With `environment` the run has a virtual environment with the versions of the manifest
+too. The published folder is only read. Trackers and exports are left out: they would need the author's packages and
+report to the account of whoever runs this, and no score of the model depends on them. A reproduction that was stopped
+goes on where it stood when the command is given again.
 """
 
 from __future__ import annotations
@@ -20,20 +22,24 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from pipelines.commands.verify import OLDER, folder_of_data
-from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, CommandError, PublishError, StageError, Stopped
+from pipelines.commands.verify import OLDER, folder_of_data, roots_with
+from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, CommandError, PublishError, Stopped
 from pipelines.core.files import JSONObject, configs_folder, read_json, write_json, write_text
 from pipelines.core.results import read_scores, stage_folders
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from pipelines.publishing import sources
 from pipelines.publishing.agreement import Agreement, compare, differences_from
-from pipelines.publishing.destinations.destination import MARKER
-from pipelines.publishing.integrity import MANIFEST, RECIPE, problems, published, stated_scores
+from pipelines.publishing.destinations.destination import MARKER, SUMS, sha256_of
+from pipelines.publishing.integrity import RECIPE, problems, published
+from pipelines.publishing.manifest import MANIFEST, older, stated_scores
 from pipelines.publishing.signature import KEY
 
 STATE = "reproduction.json"
 REGISTRY = "registry"
+LOG = "console.log"
+KEPT = (RECIPE, STATE, LOG, "home", "environment")
+"""What the working folder holds beside the files that the recipe reads."""
 OTHERS = ("FINERY_SHARED_STAGES", "FINERY_REFERENCES", "FINERY_JOB_ID", KEY, "PYTHONPATH")
 """Variables that would lead a run out of its folder."""
 WHEELS = "https://download.pytorch.org/whl"
@@ -56,71 +62,101 @@ def answer(fields: JSONObject) -> JSONObject:
     request = ReproduceRequest(**fields)
     folder = published(request.folder)
     data = folder_of_data(request.data)
-    place = Path("runs") / f"reproduce-{_name(folder)}"
+    runs = Path("runs")
+    if runs.resolve().is_relative_to(folder.resolve()):
+        raise CommandError(
+            f"the run would be written into '{request.folder}', which is only read; give the command in another "
+            "working folder"
+        )
     if found := problems(folder):
-        return _nothing(folder, place, found)
-    try:
-        return _again(request, folder, data, place)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:  # somebody else wrote it, checksums and all
-        if isinstance(error, StageError):
-            raise
-        return _nothing(folder, place, [f"'{MANIFEST}' or '{RECIPE}' is not as Finery writes it, so it cannot be done"])
+        return _nothing(folder, runs / f"reproduce-{_name(folder)}", found)
+    place = place_of(folder, runs)
+    if older(folder):
+        return _nothing(folder, place, [f"it cannot be made again: '{folder}' {OLDER}"])
+    return _again(request, folder, data, place)
 
 
 def _name(folder: Path) -> str:
     name = read_json(folder / MARKER).get("name")
-    return name if isinstance(name, str) and name.replace("-", "").replace("_", "").isalnum() else folder.name
+    fit = isinstance(name, str) and len(name) < 100 and name.replace("-", "").replace("_", "").isalnum()
+    return str(name) if fit else folder.name
+
+
+def place_of(folder: Path, runs: Path) -> Path:
+    """The folder of a publication's reproduction: not one that holds that of another publication."""
+    mine = _identity(folder)
+    first = runs / f"reproduce-{_name(folder)}"
+    second = first.with_name(f"{first.name}-{mine[:8]}")
+    taken = read_json(first / STATE).get("of", mine) != mine
+    return second if taken or read_json(second / STATE).get("of") == mine else first
+
+
+def _identity(folder: Path) -> str:
+    """What tells publications apart: the checksum of all their checksums."""
+    return sha256_of(folder / SUMS)
 
 
 def _again(request: ReproduceRequest, folder: Path, data: Path | None, place: Path) -> JSONObject:
     manifest = read_json(folder / MANIFEST)
-    if not {"scores", "sources", "model"} <= set(manifest):
-        return _nothing(folder, place, [f"it cannot be made again: '{folder}' {OLDER}"])
     recipe, _ = read_yaml(folder / RECIPE)
     if recipe["model"].get("trust_remote_code") and not request.trust_remote_code:
         raise CommandError(
             f"the recipe runs Python code of the checkpoint {recipe['model'].get('checkpoint')}; read it, then give "
             "--trust-remote-code"
         )
+    if manifest["model"]["publish"] not in [stage["id"] for stage in recipe["stages"]]:
+        return _nothing(folder, place, [f"'{RECIPE}' has no stage '{manifest['model']['publish']}' that publishes it"])
     found = sources.find(manifest["sources"], data)
     if found.missing:
         return _nothing(folder, place, found.missing)
-    fingerprint = str(read_json(folder / MARKER)["fingerprint"])
-    fresh = begin(place, fingerprint)
-    if fresh:
-        names = found.place(manifest["sources"], place)
-        write_text(place / RECIPE, write_yaml(recipe_again(recipe, names, manifest)))
-    python = environment(place, manifest["environment"]) if request.environment else sys.executable
-    work(place, python, data)
-    told = outcome(folder, place, manifest)
-    write_json(place / STATE, {"of": fingerprint, "complete": True, **told})
-    return told
+    identity = _identity(folder)
+    try:
+        recipe_again(recipe, {}, manifest)
+        notes = left_out(recipe, manifest["model"]["publish"])
+    except (TypeError, AttributeError, ValueError):  # somebody else wrote it
+        return _nothing(folder, place, [f"'{RECIPE}' is not as Finery writes it"])
+    try:
+        if begin(place, identity):
+            kept = (*KEPT, f"runs/{recipe['name']}", f"{REGISTRY}/{recipe['name']}")
+            names = found.place(manifest["sources"], place, kept)
+            write_text(place / RECIPE, write_yaml(recipe_again(recipe, names, manifest)))
+        python = environment(place, manifest["environment"]) if request.environment else sys.executable
+        work(place, python, data)
+    except Stopped:
+        raise Stopped(f"Stopped; the same command goes on in {place}.") from None
+    results = {**outcome(folder, place, manifest), "notes": notes}
+    write_json(place / STATE, {"of": identity, "complete": True, **results})
+    return results
 
 
-def begin(place: Path, fingerprint: str) -> bool:
-    """Make the folder, or go on in the one that the same reproduction was stopped in; says whether it is new. Raises
-    CommandError."""
+def begin(place: Path, identity: str) -> bool:
+    """Make the folder, or go on in the one that the same reproduction was stopped in; says whether it is to be filled.
+    Raises CommandError."""
     state = read_json(place / STATE)
     if place.exists() and not state:
         raise CommandError(f"'{place}' is no reproduction of finery reproduce; move it away")
-    if state.get("of") == fingerprint and state.get("complete") is False:
+    if state.get("of", identity) != identity:
+        raise CommandError(f"'{place}' holds the reproduction of another publication; move it away")
+    if state.get("complete") is False and (place / RECIPE).is_file():  # which is written last
         return False
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    write_json(place / STATE, {"of": fingerprint, "complete": False})
+    write_json(place / STATE, {"of": identity, "complete": False})
     return True
 
 
 def recipe_again(recipe: JSONObject, names: Mapping[str, str], manifest: JSONObject) -> dict[str, Any]:
-    """The recipe up to its publish stage, which publishes into this working folder and requires nothing."""
+    """The recipe up to its publish stage, which publishes into this working folder, requires nothing and exports
+    nothing; without trackers."""
     data: dict[str, Any] = sources.renamed(recipe, names)
     publish = manifest["model"]["publish"]
     stages = []
     for stage in data["stages"]:
         if stage.get("stage") != "publish":
-            stages.append(stage)
+            arguments = {key: value for key, value in (stage.get("arguments") or {}).items() if key != "report_to"}
+            stages.append(stage | {"arguments": arguments} if "arguments" in stage else stage)
         elif stage["id"] == publish:
-            kept = {key: value for key, value in stage.items() if key not in ("require", "private")}
+            kept = {key: value for key, value in stage.items() if key not in ("require", "private", "export")}
             stages.append(kept | {"to": f"{REGISTRY}/{data['name']}"})
             break
     commit = manifest["model"].get("revision")
@@ -129,19 +165,32 @@ def recipe_again(recipe: JSONObject, names: Mapping[str, str], manifest: JSONObj
     return data | {"stages": stages}
 
 
+def left_out(recipe: JSONObject, publish: str) -> list[str]:
+    """What the run did without, one sentence each."""
+    named = [(stage.get("arguments") or {}).get("report_to", "none") for stage in recipe["stages"]]
+    trackers = dict.fromkeys(name for each in named for name in ([each] if isinstance(each, str) else each))
+    notes = []
+    if told := [name for name in trackers if name != "none"]:
+        notes.append(f"nothing was reported to {', '.join(told)}: no score depends on it")
+    if forms := [form for stage in recipe["stages"] if stage["id"] == publish for form in stage.get("export") or ()]:
+        notes.append(
+            f"the exports ({', '.join(forms)}) were not made again, nor their scores: finery export makes and scores one"
+        )
+    return notes
+
+
 def work(place: Path, python: str, data: Path | None) -> None:
     """Run the recipe in its folder. Raises StageError with the run's own sentence, or Stopped."""
-    roots = [*([str(data.resolve())] if data is not None else []), *_roots()]
     variables = {name: value for name, value in os.environ.items() if name not in OTHERS} | {
         "FINERY_HOME": str((place / "home").absolute()),
-        "FINERY_DATA": os.pathsep.join(roots),
+        "FINERY_DATA": roots_with(data),
         "FINERY_PARENT_PID": str(os.getpid()),
         "PYTHONSAFEPATH": "1",
     }
     if python == sys.executable and "PYTHONPATH" in os.environ:
         variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
     stop = StopSignal()
-    with stop_on_signals(stop), open(place / "console.log", "ab") as log:
+    with stop_on_signals(stop), stop.deferred(), open(place / LOG, "ab") as log:  # the run is stopped and waited for
         command = [python, "-m", "pipelines", "run", RECIPE]
         run = subprocess.Popen(
             command, cwd=place, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -153,17 +202,11 @@ def work(place: Path, python: str, data: Path | None) -> None:
                 told = True
             time.sleep(POLL_SECONDS)
     if run.returncode == EXIT_STOPPED or told:
-        raise Stopped(f"stopped; the same command goes on in {place}")
+        raise Stopped("the run was stopped")
     if run.returncode != EXIT_DONE:
-        lines = [line for line in (place / "console.log").read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in (place / LOG).read_text(errors="replace").splitlines() if line.strip()]
         last = lines[-1].removeprefix("finery: ") if lines else f"exit code {run.returncode}"
         raise PublishError(f"the run in {place} did not come to its end: {last}")
-
-
-def _roots() -> list[str]:
-    """The folders of FINERY_DATA, absolute: the run has another working folder."""
-    given = os.environ.get("FINERY_DATA", "").split(os.pathsep)
-    return [str(Path(each).expanduser().absolute()) for each in given if each]
 
 
 def outcome(folder: Path, place: Path, manifest: JSONObject) -> JSONObject:
@@ -235,6 +278,7 @@ def _nothing(folder: Path, place: Path, why: Sequence[str]) -> JSONObject:
         "same_weights": None,
         "differences": [],
         "problems": list(why),
+        "notes": [],
     }
 
 

@@ -1,28 +1,43 @@
 """`finery verify`: whether a published folder is what was published, and scores what it says.
 
-Checksums, signature and card are looked at first, without running anything (`pipelines.publishing.integrity`). Then
-the evaluate stages of the folder's own recipe are done again with its weights, where their data is at hand with the
-same SHA-256. Code from the folder runs only with `trust_remote_code`.
+Checksums, signature and whatever states scores are looked at first, without running anything
+(`pipelines.publishing.integrity`). Then the evaluate stages of the folder's own recipe are done again with its weights,
+where the data that they read is at hand with the same SHA-256. Code from the folder runs only with `trust_remote_code`.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.core.errors import CommandError, FineryError, RecipeError
-from pipelines.core.files import JSONObject, read_json
+from pipelines.core.errors import (
+    CommandError,
+    DataError,
+    DiskFull,
+    ModelError,
+    OutOfMemory,
+    RecipeError,
+    Stopped,
+    Unforeseen,
+    understood,
+)
+from pipelines.core.files import JSONObject, read_json, write_text
 from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import load
 from pipelines.core.recipe import Model, Recipe
+from pipelines.core.registry import TASK_KINDS
 from pipelines.core.results import BenchmarkScores, read_scores
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from pipelines.publishing import sources
 from pipelines.publishing.agreement import Agreement, compare, differences_from
-from pipelines.publishing.integrity import MANIFEST, RECIPE, problems, published, stated_scores
+from pipelines.publishing.destinations.destination import MARKER
+from pipelines.publishing.integrity import RECIPE, problems, published
+from pipelines.publishing.manifest import MANIFEST, older, stated_scores
 from pipelines.publishing.provenance import installed
 from pipelines.publishing.requirements import only_of
 from pipelines.publishing.signature import SIGNATURE, public_key
@@ -56,6 +71,8 @@ class Rescored:
     agreements: list[Agreement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not scored, and why."""
+    problems: list[str] = field(default_factory=list)
+    """What cannot be scored although all that it needs is here."""
     differences: list[str] = field(default_factory=list)
     """In what this machine differs from the one that measured."""
 
@@ -73,17 +90,13 @@ def answer(fields: JSONObject) -> JSONObject:
     if found:
         rescored = Rescored(notes=["the scores were not measured again: the folder is not what was published"])
     else:
-        try:
-            rescored = score_again(folder, data, request.trust_remote_code)
-        except (KeyError, TypeError, AttributeError, ValueError):  # somebody else wrote it, checksums and all
-            found.append(f"'{MANIFEST}' is not as Finery writes it, so the scores could not be measured again")
-            rescored = Rescored()
-    found += [each.sentence() for each in rescored.agreements if not each.holds]
+        rescored = score_again(folder, data, request.trust_remote_code)
+    found += rescored.problems + [each.sentence() for each in rescored.agreements if not each.holds]
     return {
         "folder": str(folder),
         "verified": not found,
         "signed": key is not None and not found,
-        "files": len(read_json(folder / "publication.json").get("checksums", {})),
+        "files": len(checksums) if isinstance(checksums := read_json(folder / MARKER).get("checksums"), dict) else 0,
         "problems": found,
         "scores": [each.plain() for each in rescored.agreements],
         "notes": [*notes, *rescored.notes],
@@ -101,17 +114,34 @@ def folder_of_data(given: str | None) -> Path | None:
     return folder
 
 
+def roots_with(data: Path | None) -> str:
+    """FINERY_DATA with absolute folders, that of `--data` before them."""
+    given = [each for each in os.environ.get("FINERY_DATA", "").split(os.pathsep) if each]
+    folders = [*([] if data is None else [data]), *map(Path, given)]
+    return os.pathsep.join(str(each.expanduser().absolute()) for each in folders)
+
+
+@contextmanager
+def looking_in(data: Path | None) -> Iterator[None]:
+    """Data sets of the Hub are read from `data` too."""
+    before = os.environ.get("FINERY_DATA")
+    os.environ["FINERY_DATA"] = roots_with(data)
+    try:
+        yield
+    finally:
+        os.environ.pop("FINERY_DATA") if before is None else os.environ.update({"FINERY_DATA": before})
+
+
 def score_again(folder: Path, data: Path | None, trust: bool) -> Rescored:
     """Do the evaluations again that the folder's scores come from."""
+    from pipelines.runs import hardware
+
+    if older(folder):
+        return Rescored(notes=[f"the scores were not measured again: '{folder}' {OLDER}"])
     manifest = read_json(folder / MANIFEST)
     stated = stated_scores(manifest)
-    if "scores" not in manifest or "sources" not in manifest:
-        return Rescored(notes=[f"the scores were not measured again: '{folder}' {OLDER}"])
     if not stated:
         return Rescored(notes=["no scores are stated, so none were measured again"])
-    found = sources.find(manifest["sources"], data)
-    if found.missing:
-        return Rescored(notes=["the scores were not measured again", *found.missing])
     if not trust and needs_its_code(folder):
         return Rescored(
             notes=[
@@ -119,52 +149,89 @@ def score_again(folder: Path, data: Path | None, trust: bool) -> Rescored:
                 "then give --trust-remote-code"
             ]
         )
-    from pipelines.runs import hardware
-
     differences = differences_from(manifest, hardware.describe(), installed())
     rescored = Rescored(differences=differences)
-    with tempfile.TemporaryDirectory(prefix="verify-") as place:
-        names = found.place(manifest["sources"], Path(place))
+    with tempfile.TemporaryDirectory(prefix="verify-") as place, looking_in(data):
         try:
-            recipe = recipe_in(folder, Path(place), names, str(manifest["model"]["publish"]))
-        except RecipeError as error:
-            first = error.mistakes[0]
-            rescored.notes.append(f"the scores were not measured again: its recipe, {first.key}: {first.message}")
+            found = sources.find(manifest["sources"], data)
+            names = found.place(manifest["sources"], Path(place), (RECIPE, "scores"))
+        except DataError as error:
+            rescored.problems.append(str(error))
+            return rescored
+        absent = ["the scores were not measured again", *found.missing] if found.missing else []
+        try:
+            labels = manifest["model"].get("labels", ()) if absent else ()
+            recipe = recipe_in(folder, Path(place), names, manifest["model"], labels)
+        except (RecipeError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            first = error.mistakes[0] if isinstance(error, RecipeError) else None
+            sentence = (
+                f"{first.key}: {first.message}" if first else " ".join(f"{type(error).__name__}: {error}".split())
+            )
+            rescored.notes += absent
+            if not absent:
+                rescored.problems.append(f"'{RECIPE}' cannot be run, so no score can be measured again: {sentence}")
             return rescored
         opener = Published(folder, str(manifest["model"]["stage"]), recipe.seed, trust)
         for stage_id in dict.fromkeys(each.stage for each in stated.values()):
             mine = {name: each for name, each in stated.items() if each.stage == stage_id}
             try:
                 measured = measure(Path(place), recipe, manifest, stage_id, mine, opener)
-            except FineryError as error:
-                rescored.notes.append(f"what '{stage_id}' measured was not measured again: {error}")
-                continue
-            for name, each in mine.items():
-                again = measured[name].metrics if name in measured else {}
-                rescored.agreements += compare(each, again, exact=not differences)
+            except (Stopped, OutOfMemory, DiskFull):
+                raise
+            except CommandError as error:
+                rescored.notes += [*absent, f"what '{stage_id}' measured was not measured again: {error}"]
+            except Exception as error:  # whatever a model, a tokenizer or a recipe that somebody changed makes of it
+                if isinstance(why := understood(error), OutOfMemory | DiskFull):
+                    raise why from error
+                if absent and isinstance(why, DataError | Unforeseen):  # it may read what is missing
+                    rescored.notes += absent
+                    continue
+                sentence = next(iter(str(why).splitlines()), type(error).__name__)
+                rescored.problems.append(f"what '{stage_id}' measured cannot be measured again: {sentence}")
+            else:
+                for name, each in mine.items():
+                    again = measured[name].metrics if name in measured else {}
+                    rescored.agreements += compare(each, again, exact=not differences)
+    rescored.notes = [*dict.fromkeys(rescored.notes)]
+    if forms := [each["form"] for each in manifest.get("exports") or () if each["scores"]]:
+        rescored.notes.append(f"the scores of its exports ({', '.join(forms)}) were not measured again")
     return rescored
 
 
 def needs_its_code(folder: Path) -> bool:
-    """Whether the model is of a type that neither transformers nor Finery has, so that opening it runs its code."""
+    """Whether the model is of a type that neither transformers nor Finery has, and code for it lies in the folder."""
     from transformers import CONFIG_MAPPING
 
     from pipelines.architectures.registration import register
 
     register()
     place = folder / "base" if (folder / "adapter_config.json").is_file() else folder
-    return read_json(place / "config.json").get("model_type") not in CONFIG_MAPPING
+    config = read_json(place / "config.json")
+    named = str(config.get("auto_map")).replace("'", " ").split()
+    code = any(os.path.isfile(place / f"{each.partition('.')[0]}.py") for each in named)
+    kind = config.get("model_type")
+    return code and isinstance(kind, str) and kind not in CONFIG_MAPPING
 
 
-def recipe_in(folder: Path, place: Path, names: Mapping[str, str], publish: str) -> Recipe:
-    """The publication's recipe up to its publish stage, with its files where `names` says. Raises RecipeError."""
+def recipe_in(
+    folder: Path, place: Path, names: Mapping[str, str], made: JSONObject, labels: Sequence[str] = ()
+) -> Recipe:
+    """The publication's recipe up to its publish stage, with its files where `names` says. Raises RecipeError.
+
+    `made` is the manifest's `model`. `labels` are its classes, for where the rows that they were found in are missing.
+    """
     data, _ = read_yaml(folder / RECIPE)
     data = sources.renamed(data, names)
     ids = [stage["id"] for stage in data["stages"]]
-    data["stages"] = data["stages"][: ids.index(publish) if publish in ids else len(ids)]
-    path = place / RECIPE
-    path.write_text(write_yaml(data), encoding="utf-8")
-    return load(path)
+    data["stages"] = data["stages"][: ids.index(made["publish"]) if made["publish"] in ids else len(ids)]
+    for stage in data["stages"]:
+        task = stage.get("task")
+        if labels and isinstance(task, dict) and stage["id"] == made["stage"]:
+            kind = str(task.get("kind"))
+            if kind in TASK_KINDS and TASK_KINDS.load(kind).finds_labels:
+                task.setdefault("labels", [*labels])
+    write_text(place / RECIPE, write_yaml(data))
+    return load(place / RECIPE)
 
 
 def measure(
@@ -175,17 +242,24 @@ def measure(
     stated: Mapping[str, BenchmarkScores],
     opener: Published,
 ) -> dict[str, BenchmarkScores]:
-    """The scores of one evaluate stage, by benchmark, measured with the model of `opener`. Raises FineryError."""
-    model = opener.model
-    stage: Any = recipe.stage(stage_id)
+    """The scores of one evaluate stage, by benchmark, measured with the model of `opener`.
+
+    Raises CommandError where its data is not at hand or it needs more than this model, FineryError for anything else.
+    """
+    stage: Any = next((each for each in recipe.stages if each.id == stage_id and each.stage == "evaluate"), None)
+    if stage is None:
+        raise ModelError(f"'{RECIPE}' has no such evaluate stage before the publication")
     before = next((each.get("data") or {} for each in manifest["stages"] if each["id"] == stage_id), {})
-    now = stage.content(recipe)
-    changed = [name for name, digest in before.items() if now.get(name) != digest]
-    if changed:
-        raise CommandError(f"its data here is not the data that was read ({', '.join(changed)})")
-    stage = only_of(stage, recipe, model, [*stated])
+    stage = only_of(stage, recipe, opener.model, [*stated])
     at = [each.id for each in recipe.stages].index(stage_id)
     recipe = recipe.model_copy(update={"stages": (*recipe.stages[:at], stage)})
+    try:
+        now = stage.content(recipe)
+    except DataError as error:
+        raise CommandError(f"its data is not at hand: {error}") from error
+    changed = [name for name, digest in now.items() if before.get(name) != digest]
+    if changed:
+        raise CommandError(f"its data here is not the data that was read ({', '.join(changed)})")
     out = place / "scores" / stage_id
     out.mkdir(parents=True)
     stage.run(context_for(recipe, stage, out, opener, manifest))
@@ -227,7 +301,7 @@ class Published:
 
     def _folder_of(self, stage_id: str | None) -> Path:
         if stage_id not in (None, self.model):
-            raise CommandError(f"the folder holds the model of '{self.model}' and not that of '{stage_id}'")
+            raise ModelError(f"the folder holds the model of '{self.model}' and not that of '{stage_id}'")
         return self.folder
 
 

@@ -87,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file; empty where there is no such file, or no mapping in it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 

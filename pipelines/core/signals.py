@@ -20,6 +20,8 @@ from pipelines.core.errors import Stopped
 
 _PR_SET_PDEATHSIG = 1
 _IMPORT_POLL_SECONDS = 0.02
+BY_SIGNAL = "stopped by "
+"""How the sentence begins of what was ended at once, with nothing to go on with."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ def stop_on_signals(stop: StopSignal) -> Iterator[StopSignal]:
             asked.append(number)
             signal.setitimer(signal.ITIMER_REAL, _IMPORT_POLL_SECONDS)
             return
-        raise Stopped(f"stopped by {signal.Signals(number).name}")
+        raise Stopped(f"{BY_SIGNAL}{signal.Signals(number).name}")
 
     handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGALRM: ask_again}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -111,7 +111,7 @@ def card(
         curves=curves.FILE if curves_show else "",
         curves_show=curves_show,
         footprint=footprint.sentences(manifest["footprint"]) if "footprint" in manifest else [],
-        exports=list(_exports(manifest.get("exports") or ())),
+        exports=list(export_rows(manifest.get("exports") or ())),
         place=_place(destination),
         download=_download(destination),
         asked=",".join(name for name in scores if name in TASKS),
@@ -340,7 +340,7 @@ def _hardware(manifest: JSONObject) -> str:
     return ", ".join(facts)
 
 
-def _exports(exports: Sequence[JSONObject]) -> Iterator[dict[str, Any]]:
+def export_rows(exports: Sequence[JSONObject]) -> Iterator[dict[str, Any]]:
     """A line for each score of each form, and one for a form without any."""
     for each in exports:
         agreement = each["agreement"]

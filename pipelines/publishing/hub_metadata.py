@@ -86,7 +86,7 @@ def _results(name: str, head: Head, scores: Scores) -> Iterable[EvalResult]:
     for benchmark, scored in scores.items():
         if "policy" in scored.details:  # a reward of the recipe's own, which the Hub has no leaderboard for
             continue
-        dataset, config = _on_the_hub(benchmark)
+        dataset, config = on_the_hub(benchmark)
         for metric, value in scored.metrics.items():
             if not math.isfinite(value):
                 continue  # the Hub takes numbers only; the table below says it in words
@@ -108,7 +108,7 @@ def kind_of_metric(metric: str) -> str:
     return next((name for name in METRICS if metric == name or metric.startswith(f"{name}_")), metric)
 
 
-def _on_the_hub(benchmark: str) -> tuple[str | None, str | None]:
+def on_the_hub(benchmark: str) -> tuple[str | None, str | None]:
     """(data set, configuration) of a benchmark on the Hub; (None, None) where it lies nowhere there."""
     family, _, config = SHOTS.sub("", benchmark).partition("/")
     return (HUB_NAMES[family], config or None) if family in HUB_NAMES else (None, None)
@@ -127,7 +127,7 @@ def _entries(scores: Scores, date: str | None) -> Iterator[EvalResultEntry]:
     from huggingface_hub import EvalResultEntry
 
     for benchmark, scored in scores.items():
-        dataset, config = _on_the_hub(benchmark)
+        dataset, config = on_the_hub(benchmark)
         if dataset is None or "policy" in scored.details or (defined := scored.defined()) is None:
             continue
         value = defined.metrics[defined.main]

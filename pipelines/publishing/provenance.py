@@ -22,6 +22,7 @@ from typing import Any
 from pipelines.core.errors import DataError
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Context
+from pipelines.core.launch import BY_DEEPSPEED
 from pipelines.core.recipe import START
 from pipelines.core.results import BenchmarkScores
 from pipelines.models.checkpoint_content import commit_of
@@ -160,6 +161,8 @@ PACKAGES = (
     "numpy",
     "huggingface_hub",
 )
+EXTRAS = ("features", "graders", "qlora")
+"""Extras of Finery whose packages scores may depend on. Trackers, exports and signatures change none."""
 OF_THE_RUN = ("hardware", "launch", "started")
 """What is taken from the run's manifest: nothing that names a path or a host."""
 OF_A_STAGE = (
@@ -185,13 +188,14 @@ def manifest_of(
     measures again holds his own against.
     """
     run = read_json(context.events.path.parent / "manifest.json")
+    profile = run.get("launch", {}).get("profile")
     return {
         "name": context.recipe.name,
         "fingerprint": context.fingerprint,
         "model": {"stage": model, "publish": context.stage_id, **_start(context)},
         "versions": installed(),
-        "environment": _versions(required()),
-        "scores": [_stated(each) for each in scores.values()],
+        "environment": _versions(required((*EXTRAS, *(["deepspeed"] if profile in BY_DEEPSPEED else [])))),
+        "scores": [stated(each) for each in scores.values()],
         "stages": [_stage_manifest(context, stage_id) for stage_id in stage_ids if stage_id != START],
         **{key: run[key] for key in OF_THE_RUN if key in run},
     }
@@ -237,7 +241,7 @@ def _start(context: Context) -> dict[str, str]:
     return {"checkpoint": own.checkpoint, **({"revision": commit} if commit else {})}
 
 
-def _stated(scores: BenchmarkScores) -> JSONObject:
+def stated(scores: BenchmarkScores) -> JSONObject:
     """What was measured on one benchmark; a score that is undefined has none here."""
     return {
         "benchmark": scores.benchmark,
@@ -250,24 +254,25 @@ def _stated(scores: BenchmarkScores) -> JSONObject:
 
 
 @cache
-def required() -> tuple[str, ...]:
-    """Every distribution that Finery needs here, and that those need, sorted: what a computation may depend on."""
+def required(extras: tuple[str, ...] = EXTRAS) -> tuple[str, ...]:
+    """Every distribution that Finery needs here with these extras, and that those need, sorted: what a computation may
+    depend on."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    waiting: list[tuple[str, frozenset[str]]] = [("finery", frozenset())]
+    waiting: list[tuple[str, frozenset[str]]] = [("finery", frozenset(extras))]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
-        name, extras = waiting.pop()
-        if (name, extras) in seen:
+        name, wanted = waiting.pop()
+        if (name, wanted) in seen:
             continue
-        seen.add((name, extras))
+        seen.add((name, wanted))
         try:
             needed = [Requirement(each) for each in requires(name) or ()]
         except PackageNotFoundError:
             continue
         for each in needed:
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in (*wanted, "")):
                 waiting.append((canonicalize_name(each.name), frozenset(each.extras)))
     return tuple(sorted({name for name, _ in seen}))
 

@@ -23,6 +23,8 @@ from pipelines.publishing.provenance import public
 Kind = Literal["file", "folder", "pattern"]
 ELSEWHERE = "data"
 """The folder that files outside of the working folder are published below, by name."""
+APART = "elsewhere"
+"""The folder below which those are put that cannot have their own path."""
 REFERENCE = re.compile(r"(file|job|model):")
 """How what lies on a server is named."""
 NOT_READ = ("to",)
@@ -75,17 +77,7 @@ def _name(path: str, taken: Sequence[str]) -> str:
 def _source(path: str, name: str) -> JSONObject:
     from pipelines.data.sources import file_hash
 
-    place = Path(path)
-    kind: Kind
-    if place.is_file():
-        kind, files = "file", {place.name: place}
-    elif place.is_dir():
-        kind = "folder"
-        files = {each.relative_to(place).as_posix(): each for each in sorted(place.rglob("*")) if each.is_file()}
-    else:
-        kind = "pattern"
-        root = Path(path[: len(path) - len(_wild(path))])
-        files = {each.relative_to(root).as_posix(): each for each in _matches(path)}
+    kind, files = _read(path)
     return {
         "path": name,
         "kind": kind,
@@ -93,10 +85,23 @@ def _source(path: str, name: str) -> JSONObject:
     }
 
 
+def _read(path: str) -> tuple[Kind, dict[str, Path]]:
+    """What a recipe reads that names this path: (what it is, the name of each file in it -> the file)."""
+    place = Path(path)
+    if place.is_file():
+        return "file", {place.name: place}
+    if place.is_dir():
+        return "folder", {
+            each.relative_to(place).as_posix(): each for each in sorted(place.rglob("*")) if each.is_file()
+        }
+    root = Path(path[: len(path) - len(_wild(path))])
+    return "pattern", {each.relative_to(root).as_posix(): each for each in _matches(path)}
+
+
 def _wild(path: str) -> str:
     """The end of a pattern, from its first part with a wildcard on."""
     parts = path.split("/")
-    first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    first = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     return "/".join(parts[first:])
 
 
@@ -127,21 +132,52 @@ class Found:
     missing: list[str] = field(default_factory=list)
     """A sentence for each file that was not found, or found with other bytes."""
 
-    def place(self, sources: Sequence[JSONObject], folder: Path) -> dict[str, str]:
-        """Link every file below `folder`; returns what stands for each source's path in a recipe that lies there."""
+    def place(self, sources: Sequence[JSONObject], folder: Path, kept: Sequence[str] = ()) -> dict[str, str]:
+        """Link every file below `folder`; returns what stands for each source's path in a recipe that lies there.
+
+        A file that was not found is an empty one, so that the recipe can be read. A source gets a folder of its own
+        where its path leads out of `folder` or to a path in `kept`, or where others' files would be read with it. Raises DataError where the files cannot lie like this.
+        """
         names: dict[str, str] = {}
         refuse_outside(sources)
-        for number, source in enumerate(sources):
-            path = str(source["path"])
-            relative = path if _is_inside(path) else f"{ELSEWHERE}/source-{number}"
-            if relative != path and source["kind"] == "file":  # its ending says how it is read
-                relative += "/" + next(iter(source["files"]))
-            names[path] = relative
-            for name in source["files"]:
-                target = folder / target_of(relative, source["kind"], name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(self.files[path, name].resolve())
+        try:
+            for number, source in enumerate(sources):
+                path = str(source["path"])
+                usable = _is_inside(path) and not any(_nested(_root(source), Path(each)) for each in kept)
+                names[path] = path if usable and self._link(source, path, folder) else ""
+                names[path] = names[path] or self._apart(source, number, folder)
+            for number, source in enumerate(sources):  # what lies there now is all that the recipe will read
+                path = str(source["path"])
+                if source["kind"] != "file" and {*_read(str(folder / names[path]))[1]} != {*source["files"]}:
+                    names[path] = self._apart(source, number, folder)
+        except (OSError, ValueError) as error:  # a name that no file system takes, a file where a folder must be
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"the manifest's sources cannot lie in one folder: {reason}") from None
         return names
+
+    def _apart(self, source: JSONObject, number: int, folder: Path) -> str:
+        """Link the files of a source into a folder of its own; returns what stands for its path."""
+        path = f"{APART}/{number}"
+        if source["kind"] == "file":  # its ending says how it is read
+            path += "/" + next(iter(source["files"]))
+        elif source["kind"] == "pattern":
+            path += "/" + _wild(str(source["path"]))
+        if not self._link(source, path, folder):
+            raise DataError(f"the manifest's sources name other files at '{path}' too")
+        return path
+
+    def _link(self, source: JSONObject, path: str, folder: Path) -> bool:
+        """Link the files of a source as if it had this path; False where another source's files lie there."""
+        if source["kind"] == "folder":
+            (folder / path).mkdir(parents=True, exist_ok=True)
+        for name in source["files"]:
+            target, file = folder / target_of(path, source["kind"], name), self.files.get((str(source["path"]), name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(target):
+                target.write_bytes(b"") if file is None else target.symlink_to(file.resolve())
+            elif file is None or not _is(target, *_bytes(source, name)):
+                return False
+        return True
 
 
 def target_of(path: str, kind: Kind, name: str) -> str:
@@ -151,6 +187,17 @@ def target_of(path: str, kind: Kind, name: str) -> str:
     if kind == "folder":
         return f"{path}/{name}"
     return f"{path[: len(path) - len(_wild(path))]}{name}"
+
+
+def _root(source: JSONObject) -> Path:
+    """What all files of a source lie below, or the file."""
+    path = str(source["path"])
+    return Path(path[: len(path) - len(_wild(path))] if source["kind"] == "pattern" else path)
+
+
+def _nested(one: Path, other: Path) -> bool:
+    """Whether one path is the other, or lies below it."""
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _is_inside(path: str) -> bool:
@@ -165,11 +212,11 @@ def find(sources: Sequence[JSONObject], data: Path | None) -> Found:
     index: dict[int, list[Path]] | None = None
     for source in sources:
         path = str(source["path"])
-        for name, about in source["files"].items():
-            digest, size = str(about["sha256"]), int(about["bytes"])
+        for name in source["files"]:
+            digest, size = _bytes(source, name)
             target = target_of(path, source["kind"], name)
             usual = [Path.cwd() / target, *([] if data is None else [data / target, data / Path(target).name])]
-            changed = next((each for each in usual if each.is_file() and not _is(each, digest, size)), None)
+            changed = next((each for each in usual if os.path.isfile(each) and not _is(each, digest, size)), None)
             place = next((each for each in usual if _is(each, digest, size)), None)
             if place is None and data is not None:
                 index = _by_size(data) if index is None else index
@@ -192,6 +239,12 @@ def refuse_outside(sources: Sequence[JSONObject]) -> None:
         for name in source["files"]:
             if not _is_inside(str(name)):
                 raise DataError(f"the manifest's sources name '{name}', which lies outside of '{source['path']}'")
+
+
+def _bytes(source: JSONObject, name: str) -> tuple[str, int]:
+    """SHA-256 and size of a file of a source."""
+    about = source["files"][name]
+    return str(about["sha256"]), int(about["bytes"])
 
 
 def _is(file: Path, digest: str, size: int) -> bool:

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError
+from pipelines.core.signals import BY_SIGNAL
 
 PIPELINES: tuple[str, ...] = (sys.executable, "-m", "pipelines")
 """What a verb that touches weights is run with."""
@@ -195,9 +196,11 @@ def ask(verb: str, request: Mapping[str, object], doing: str, quiet: bool) -> Ch
         data = {}
     if code == EXIT_DONE and data:
         return ChildAnswer(code, data)
-    if child.stops:
-        return ChildAnswer(EXIT_STOPPED, error="Stopped; nothing was written.", reason="stopped")
     error = data.get("error", {})
+    if child.stops:
+        message = str(error.get("message", "")) if error.get("reason") == "stopped" else BY_SIGNAL
+        stopped = "Stopped; nothing was written." if message.startswith(BY_SIGNAL) else message
+        return ChildAnswer(EXIT_STOPPED, error=stopped, reason="stopped")
     if code > 0 and error:
         return ChildAnswer(code, error=error["message"], reason=error["reason"])
     if code < 0:

@@ -85,6 +85,8 @@ def show_reproduced(data: Mapping[str, Any]) -> None:
     _show_scores(data)
     if data["same_weights"] is not None:
         print(f"  The weights are {'the same, byte for byte' if data['same_weights'] else 'other ones'}.")
+    for note in data.get("notes", ()):
+        print(f"  Note: {note}.")
     for problem in data["problems"]:
         print(f"  {problem}", file=sys.stderr)
     if data["reproduced"]:

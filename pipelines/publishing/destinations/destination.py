@@ -122,7 +122,7 @@ def marker_in(content: bytes) -> dict[str, Any] | None:
     """The marker's fields, or None when this is not one of ours."""
     try:
         record = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("checksums"), dict):
         return None

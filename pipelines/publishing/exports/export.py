@@ -207,10 +207,7 @@ def card(record: Mapping[str, Any], exported: ExportedModel) -> str:
         f"{agreement['largest_difference']:.1e} (the largest logit is {agreement['largest_logit']:.3g}); "
         f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same.\n\n{facts}"
     )
-    rows = [
-        f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
-        for each in record["scores"]
-    ]
+    rows = score_rows(record["scores"])
     table = ["| Benchmark | Metric | Published | This export |", "|---|---|---:|---:|", *rows] if rows else []
     notes = [f"{note}." for note in record["notes"]]
     return CARD.format(
@@ -223,6 +220,14 @@ def card(record: Mapping[str, Any], exported: ExportedModel) -> str:
         agreement=words,
         scores="\n".join([*table, *([""] if table and notes else []), *notes]),
     )
+
+
+def score_rows(scores: Sequence[JSONObject]) -> list[str]:
+    """The rows of the card's table."""
+    return [
+        f"| {each['benchmark']} | {each['metric']} | {_number(each['published'])} | {_number(each['exported'])} |"
+        for each in scores
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +18,10 @@ from typing import Any
 import pytest
 
 from pipelines.commands import reproduce
-from pipelines.commands.reproduce import answer, begin, bring_finery, recipe_again
-from pipelines.core.errors import CommandError, PublishError
+from pipelines.commands.reproduce import answer, begin, bring_finery, left_out, place_of, recipe_again
+from pipelines.core.errors import CommandError, PublishError, Stopped
 from pipelines.core.yaml_positions import read_yaml
+from pipelines.publishing.destinations.destination import sha256_of
 from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
 
@@ -25,9 +30,21 @@ RECIPE = {
     "name": "x",
     "model": {"checkpoint": "owner/base"},
     "stages": [
-        {"stage": "supervised", "id": "a", "task": {"train": "rows.csv"}},
+        {
+            "stage": "supervised",
+            "id": "a",
+            "task": {"train": "rows.csv"},
+            "arguments": {"max_steps": 2, "report_to": ["tensorboard", "wandb"]},
+        },
         {"stage": "publish", "id": "first", "to": "elsewhere"},
-        {"stage": "publish", "id": "p", "to": "hub:me/x", "private": False, "require": {"a.f1": ">= 0.9"}},
+        {
+            "stage": "publish",
+            "id": "p",
+            "to": "hub:me/x",
+            "private": False,
+            "require": {"a.f1": ">= 0.9"},
+            "export": ["onnx"],
+        },
         {"stage": "supervised", "id": "later"},
     ],
 }
@@ -37,23 +54,35 @@ def test_the_recipe_ends_with_its_publication_which_goes_nowhere_else():
     again = recipe_again(RECIPE, {"rows.csv": "data/rows.csv"}, MANIFEST)
     assert [stage["id"] for stage in again["stages"]] == ["a", "p"]
     assert again["stages"][0]["task"] == {"train": "data/rows.csv"}
+    assert again["stages"][0]["arguments"] == {"max_steps": 2}
     assert again["stages"][1] == {"stage": "publish", "id": "p", "to": "registry/x"}
     assert again["model"] == {"checkpoint": "owner/base", "revision": "c0ffee"}
     assert RECIPE["model"] == {"checkpoint": "owner/base"}
+
+
+def test_what_needs_the_authors_packages_and_accounts_is_left_out_and_that_is_said():
+    notes = left_out(RECIPE, "p")
+    assert notes == [
+        "nothing was reported to tensorboard, wandb: no score depends on it",
+        "the exports (onnx) were not made again, nor their scores: finery export makes and scores one",
+    ]
+    assert left_out({"stages": [{"id": "a", "stage": "supervised", "arguments": {"report_to": "none"}}]}, "p") == []
 
 
 def test_a_stopped_one_goes_on_and_a_finished_one_begins_again(tmp_path):
     place = tmp_path / "reproduce-x"
     assert begin(place, "one")
     (place / "kept").write_text("")
+    assert begin(place, "one")  # stopped before its recipe was there
+    assert not (place / "kept").exists()
+    (place / "recipe.yaml").write_text("")
     assert not begin(place, "one")
-    assert (place / "kept").exists()
-    assert begin(place, "other")  # another publication under the same name
-    assert not (place / "kept").exists()
-    (place / "kept").write_text("")
-    (place / reproduce.STATE).write_text(json.dumps({"of": "other", "complete": True}))
-    assert begin(place, "other")
-    assert not (place / "kept").exists()
+    (place / reproduce.STATE).write_text(json.dumps({"of": "one", "complete": True}))
+    with pytest.raises(CommandError, match="holds the reproduction of another publication"):
+        begin(place, "other")
+    assert (place / "recipe.yaml").exists()
+    assert begin(place, "one")
+    assert not (place / "recipe.yaml").exists()
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
@@ -90,14 +119,37 @@ def test_data_that_is_not_there_is_named_before_anything_runs(copy):
 
 
 def test_an_older_publication_is_one_sentence(copy):
-    from tests.pipelines.commands.test_verify import write_sums_again
+    from tests.pipelines.commands.test_verify import make_older
 
-    manifest = json.loads((copy / "manifest.json").read_text())
-    del manifest["sources"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    write_sums_again(copy)
+    make_older(copy)
     (sentence,) = refused(copy)
     assert "publish the run again" in sentence
+
+
+def test_the_published_folder_is_no_working_folder(copy, monkeypatch):
+    for folder in (copy, copy / "deeper"):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        with pytest.raises(CommandError, match="which is only read; give the command in another working folder"):
+            answer({"folder": str(copy), "data": str(finished().root)})
+    assert not [*copy.rglob("runs")]
+
+
+def test_each_publication_of_a_name_has_a_folder_of_its_own(copy, tmp_path):
+    from tests.pipelines.commands.test_verify import replace, write_sums_again
+
+    runs = tmp_path / "runs"
+    first = place_of(copy, runs)
+    assert first == runs / "reproduce-finished"
+    begin(first, sha256_of(copy / "SHA256SUMS"))
+    assert place_of(copy, runs) == first
+    replace(copy / "recipe.yaml", "seed: 7", "seed: 8")
+    write_sums_again(copy)
+    second = place_of(copy, runs)
+    assert second.name == f"reproduce-finished-{sha256_of(copy / 'SHA256SUMS')[:8]}"
+    begin(second, sha256_of(copy / "SHA256SUMS"))
+    shutil.rmtree(first)
+    assert place_of(copy, runs) == second
 
 
 def test_code_of_the_checkpoint_runs_only_where_that_is_said(copy):
@@ -121,6 +173,36 @@ def test_a_run_that_fails_says_why_and_goes_on_later(copy, monkeypatch, tmp_path
     assert recipe["stages"][-1]["to"] == "registry/finished"
     assert (place / "mine.csv").read_bytes() == (finished().root / "mine.csv").read_bytes()
     assert json.loads((place / reproduce.STATE).read_text())["complete"] is False
+
+
+STOPS = """#!/bin/sh
+trap 'touch saved; exit 75' TERM
+touch ready
+while :; do sleep 0.05; done
+"""
+"""A run that saves when it is asked to stop."""
+
+
+def test_a_signal_stops_the_run_waits_for_it_and_says_what_is_left(copy, monkeypatch, tmp_path):
+    monkeypatch.setattr(reproduce.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text(STOPS)
+    (tmp_path / "python").chmod(0o755)
+    place = tmp_path / "runs/reproduce-finished"
+
+    def press() -> None:
+        while not (place / "ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(Stopped, match=r"^Stopped; the same command goes on in runs/reproduce-finished\.$"):
+        answer({"folder": str(copy), "data": str(finished().root)})
+    thread.join()
+    assert (place / "saved").exists()  # waited for: nothing goes on without an owner
+    (tmp_path / "python").write_text("#!/bin/sh\ntest -f saved && echo 'finery: it went on'\nexit 1\n")
+    with pytest.raises(PublishError, match="did not come to its end: it went on"):
+        answer({"folder": str(copy), "data": str(finished().root)})
 
 
 @pytest.mark.long

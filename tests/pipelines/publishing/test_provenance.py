@@ -81,7 +81,9 @@ def test_versions_fingerprints_data_and_training_metrics_are_there(job):
     assert mrpc["metrics"]["train_runtime"] == 12.5
     assert manifest["model"] == {"stage": "mrpc", "publish": "publish"}
     assert manifest["environment"]["pyarrow"] == version("pyarrow")  # what a stranger's environment is made of
-    assert "finery" in provenance.required()
+    assert {"finery", "bitsandbytes", "gensim", "nltk"} <= {*provenance.required()}  # what scores may need
+    assert not {"wandb", "onnx", "deepspeed"} & {*provenance.required()}
+    assert "deepspeed" in provenance.required(("deepspeed",))
     (stated,) = manifest["scores"]
     assert stated["metrics"] == {"accuracy": 0.5, "f1": None}
     assert stated["intervals"] == {"accuracy": [0.25, 0.75]}

@@ -114,6 +114,51 @@ def test_files_are_found_by_path_then_by_their_bytes_and_put_where_the_recipe_sa
         assert (stranger / "run" / name).read_text() == text
 
 
+def test_sources_may_share_files(author, tmp_path):
+    write(author / "many/three.jsonl", "[]\n")
+    plain, sources, _ = portable(
+        {"a": str(author / "many/*.jsonl"), "b": str(author / "many/one.jsonl"), "c": str(author / "many")}
+    )
+    names = find(sources, None).place(sources, tmp_path / "run")
+    assert renamed(plain, names) == plain
+    assert sorted(each.name for each in (tmp_path / "run/many").iterdir()) == ["one.jsonl", "three.jsonl", "two.jsonl"]
+    assert find(sources, None).place(sources, tmp_path / "run") == names  # done again, it is the same
+
+
+def test_a_source_lies_apart_where_its_path_would_read_or_be_something_else(author, tmp_path):
+    """A file from elsewhere under a name that a pattern matches; what the working folder itself holds."""
+    write(author / "data/a.csv", "a\n")
+    write(author / "recipe.yaml", "r: 1\n")
+    recipe = {"a": str(author / "data/*.csv"), "b": str(tmp_path / "elsewhere/train.csv")}
+    recipe |= {"c": str(author / "recipe.yaml"), "d": str(author / "*.yaml"), "e": str(author / "home/x")}
+    write(author / "home/x", "x")
+    plain, sources, _ = portable(recipe)
+    assert plain["b"] == "data/train.csv"
+    place = tmp_path / "run"
+    names = find(sources, tmp_path).place(sources, place, kept=("recipe.yaml", "home"))
+    again = renamed(plain, names)
+    assert [each.name for each in place.glob(again["a"])] == ["a.csv"]
+    assert (place / again["b"]).read_text() == "other\n"
+    assert [again[key] for key in "cde"] == ["elsewhere/2/recipe.yaml", "elsewhere/3/*.yaml", "elsewhere/4/x"]
+    assert not (place / "recipe.yaml").exists()
+    assert not (place / "home").exists()
+
+
+def test_a_file_that_was_not_found_is_an_empty_one(author, tmp_path, monkeypatch):
+    _, sources, _ = portable({"a": str(author / "rows/train.csv")})
+    monkeypatch.chdir(tmp_path)
+    assert find(sources, None).place(sources, tmp_path / "run") == {"rows/train.csv": "rows/train.csv"}
+    assert (tmp_path / "run/rows/train.csv").read_bytes() == b""
+
+
+def test_files_that_cannot_lie_in_one_folder_are_one_sentence(tmp_path):
+    about = {"sha256": hashlib.sha256(b"a").hexdigest(), "bytes": 1}
+    write(tmp_path / "given/a", "a")
+    sources = [{"path": path, "kind": "file", "files": {"a": about}} for path in ("x", "x/y")]
+    with pytest.raises(DataError, match="cannot lie in one folder"):
+        find(sources, tmp_path / "given").place(sources, tmp_path / "run")
+
+
 def test_what_is_missing_and_what_has_other_bytes_is_one_sentence_each(author, tmp_path, monkeypatch):
     _, sources, _ = portable({"a": str(author / "rows/train.csv"), "b": str(author / "many/one.jsonl")})
     stranger = tmp_path / "stranger"

@@ -283,6 +283,31 @@ def test_ctrl_c_ends_the_child_and_says_that_nothing_was_written(recipe, pretend
     assert found == ChildAnswer(75, error="Stopped; nothing was written.", reason="stopped")
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("stopped by SIGINT", "Stopped; nothing was written."),
+        ("Stopped; the same command goes on in runs/x.", "Stopped; the same command goes on in runs/x."),
+    ],
+)
+def test_a_child_that_keeps_what_it_did_says_so_when_it_is_stopped(recipe, pretend, tmp_path, message, told):
+    error = json.dumps({"error": {"message": message, "reason": "stopped"}})
+    pretend(
+        WAITS.replace("lambda number, frame: sys.exit(75)", f"lambda number, frame: (print({error!r}), sys.exit(75))")
+    )
+
+    def press():
+        wait_for(tmp_path / "ready")
+        threading.Event().wait(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    found = ask("reproduce", {}, "", True)
+    thread.join()
+    assert found == ChildAnswer(75, error=told, reason="stopped")
+
+
 def test_a_text_too_long_for_the_system_is_refused_before_a_child_starts(recipe, pretend):
     pretend("Path('started').touch()")
     with pytest.raises(CommandError, match="longer than 100,000 bytes"):

@@ -39,6 +39,7 @@ REPRODUCED: dict[str, Any] = {
     "same_weights": True,
     "differences": ["torch is 2.14, there it was 2.13"],
     "problems": [],
+    "notes": ["nothing was reported to wandb: no score depends on it"],
 }
 
 
@@ -69,6 +70,7 @@ def test_a_reproduction_says_where_it_lies_and_what_differs(capsys):
     out = capsys.readouterr().out
     assert "Scores may differ a little here: torch is 2.14, there it was 2.13." in out
     assert "The weights are the same, byte for byte." in out
+    assert "Note: nothing was reported to wandb: no score depends on it." in out
     assert "the run lies in runs/reproduce-x" in out
 
 
