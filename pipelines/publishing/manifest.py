@@ -18,13 +18,13 @@ NEWER = ("scores", "sources", "model")
 """What publications whose marker says no `contents` may lack: Finery did not write it then."""
 
 
-class _Part(BaseModel):
+class _ManifestBlock(BaseModel):
     """A mapping whose named keys are used; others are left alone."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class _Model(_Part):
+class _Model(_ManifestBlock):
     stage: str
     publish: str
     checkpoint: str | None = None
@@ -33,7 +33,7 @@ class _Model(_Part):
     labels: list[str] = []
 
 
-class _Score(_Part):
+class _Score(_ManifestBlock):
     benchmark: str
     stage: str
     metrics: dict[str, float | None]
@@ -48,12 +48,12 @@ def _inside(name: str) -> str:
     return name
 
 
-class _File(_Part):
+class _File(_ManifestBlock):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     bytes: int = Field(ge=0)
 
 
-class _Source(_Part):
+class _Source(_ManifestBlock):
     path: str = Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")
     kind: Literal["file", "folder", "pattern"]
     files: dict[Annotated[str, AfterValidator(_inside)], _File]
@@ -67,29 +67,29 @@ class _Source(_Part):
         return self
 
 
-class _Stage(_Part):
+class _Stage(_ManifestBlock):
     id: str
     data: dict[str, str] | None = None
 
 
-class _Hardware(_Part):
+class _Hardware(_ManifestBlock):
     gpus: list[dict[str, Any]] | None = None
 
 
-class _Agreement(_Part):
+class _Agreement(_ManifestBlock):
     largest_difference: float
     same_best: float
     rows: int
 
 
-class _ExportScore(_Part):
+class _ExportScore(_ManifestBlock):
     benchmark: str
     metric: str
     published: float | None
     exported: float | None
 
 
-class _Export(_Part):
+class _Export(_ManifestBlock):
     folder: Annotated[str, AfterValidator(_inside)]
     form: str
     bytes: int
@@ -98,7 +98,7 @@ class _Export(_Part):
     notes: list[str]
 
 
-class _Manifest(_Part):
+class _Manifest(_ManifestBlock):
     name: str
     model: _Model
     scores: list[_Score]
