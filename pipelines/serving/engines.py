@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
+from pipelines.data.chat_prompts import bounded_end_of_turn
 from pipelines.data.completions import padding_token
 from pipelines.models.log_probabilities import distributions_of
 from pipelines.models.sampling import decoder_start, ends_of, filled
@@ -101,7 +102,7 @@ def tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tok
 
 def text_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that end a text: where a model has none, its padding, which stands in no text."""
-    return ends_of(model, tokenizer) or [padding_token(tokenizer)]
+    return ends_of(model, tokenizer, bounded_end_of_turn) or [padding_token(tokenizer)]
 
 
 def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int) -> None:

@@ -21,10 +21,10 @@ from pipelines.core.interfaces import Head
 from pipelines.core.model_abilities import Abilities, abilities_of
 from pipelines.core.presentation import Form, PageAnswer, plain
 from pipelines.core.secrets import secret
+from pipelines.data.chat_prompts import OverLimit, bounded_end_of_turn, prompt_text
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
-from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
 from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
 from pipelines.serving.structured_outputs import GrammarCompiler
@@ -351,8 +351,9 @@ class ServedModel:
         config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
         context = getattr(config, "max_position_embeddings", None)
         given = getattr(config, "eos_token_id", None)
-        end_ids = given if isinstance(given, list) else [given]
-        ends = list(dict.fromkeys(each for each in (*end_ids, tokenizer.eos_token_id) if isinstance(each, int)))
+        end_ids = [*given] if isinstance(given, list) else [given]
+        end_ids += [tokenizer.eos_token_id, bounded_end_of_turn(tokenizer)]
+        ends = list(dict.fromkeys(each for each in end_ids if isinstance(each, int)))
         self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
         self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size), spare=1)}
         self.about |= {"context": context, "engine": self._engine.name, "why": ""}
