@@ -31,6 +31,8 @@ SERVING = 0x5E12
 """The stream of the numbers that choose tokens."""
 TAIL = 6
 """Tokens of the prompt that are decoded with the answer's first ones."""
+LONGEST = 4096
+"""Tokens of a text whose model has positions without end."""
 HALF = "\ufffd"
 """What a decoder makes of a character whose bytes are not complete."""
 Reason = Literal["stop", "length", "cancelled", "error"]
