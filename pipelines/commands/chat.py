@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pipelines.commands.generate import GenerateRequest, TextGenerator, chats, special_tokens
 from pipelines.core.errors import EXIT_DONE, CommandError
 from pipelines.core.files import JSONObject
+from pipelines.data.chat_prompts import prompt_text
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
@@ -155,9 +156,7 @@ class Speaker:
         if not self.templated:
             return checkpoints.text_ids(tokenizer, message, stays_open=self.writer.family == "decoder")
         system = [] if self.request.system is None else [{"role": "system", "content": self.request.system}]
-        text = tokenizer.apply_chat_template(
-            [*system, *self.turns[left_out:]], tokenize=False, add_generation_prompt=True
-        )
+        text = prompt_text(tokenizer, [*system, *self.turns[left_out:]])
         ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 

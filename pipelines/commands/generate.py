@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError
 from pipelines.core.files import JSONObject, lines_of
+from pipelines.data.chat_prompts import bounded_end_of_turn, prompt_text
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.heads import Family
@@ -243,9 +244,7 @@ def _inputs(writer: TextGenerator, prompt: str) -> JSONObject:
     import torch
 
     if chats(writer):
-        request = writer.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-        )
+        request = prompt_text(writer.tokenizer, [{"role": "user", "content": prompt}])
         ids: list[int] = writer.tokenizer(request, add_special_tokens=False, verbose=False)["input_ids"]
     else:
         ids = checkpoints.text_ids(writer.tokenizer, prompt, stays_open=writer.family == "decoder")
@@ -276,12 +275,17 @@ def _room(writer: TextGenerator, inputs: JSONObject, notes: list[str]) -> int:
 
 
 def special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> JSONObject:
-    """The tokens of the checkpoint's generation settings; the settings themselves are emptied, penalties and all."""
+    """The tokens of the checkpoint's generation settings, and the one that ends an answer in the chat template; the
+    settings themselves are emptied, penalties and all."""
     own = getattr(model, "generation_config", None)
     tokens = {name: getattr(own, name, None) for name in USED}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if tokens[name] is None:
             tokens[name] = getattr(tokenizer, name)
+    turn, end = bounded_end_of_turn(tokenizer), tokens["eos_token_id"]
+    ends = end if isinstance(end, list) else [] if end is None else [end]
+    if turn is not None and turn not in ends:
+        tokens["eos_token_id"] = [*ends, turn]
     if getattr(model.config, "is_encoder_decoder", False):
         tokens["decoder_start_token_id"] = checkpoints.start_token(model, tokenizer)
     if tokens["pad_token_id"] is None:

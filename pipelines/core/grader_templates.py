@@ -2,8 +2,8 @@
 
 A template is text with paths in it, and a path is all that may stand between the braces: it is looked up in plain
 data and nothing is run. Texts are put in as they are, everything else as JSON. Where `{{…}}` holds more than a path (a
-filter, a call, an operator), or `{%` stands in the text, the template is refused: it was written for another language,
-and leaving it in place would grade by something else than its author meant.
+filter, a call, an operator), or `{%` or half of such braces stands in the text, the template is refused: it was written
+for another language, or wrongly, and leaving it in place would grade by something else than its author meant.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MOST_PATHS = 100
 MOST_STEPS = 20
 NAMESPACES = ("item", "sample")
 BRACES = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+CLOSED = re.compile(r"\}\}")
 PATH = re.compile(r"\s*(item|sample)((?:\.[^\W\d][\w-]*|\.\d+|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])*)\s*")
 STEP = re.compile(r"\.([^\W\d][\w-]*)|\.(\d+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 Step = str | int
@@ -118,10 +119,26 @@ def read_template(text: str) -> GraderTemplate:
         parts += [text[end : match.start()], read_path(match.group(1))]
         end = match.end()
     parts.append(text[end:])
+    _refuse_halves(" ".join(part for part in parts if isinstance(part, str)))
     template = GraderTemplate(tuple(part for part in parts if part))
     if len(template.paths) > MOST_PATHS:
         raise ValueError(f"reads {len(template.paths)} paths, must read at most {MOST_PATHS}")
     return template
+
+
+def _refuse_halves(text: str) -> None:
+    """Raise ValueError where `{{` or `}}` stands alone in what is no path. The end of nested JSON, whose braces were
+    opened one by one, is text."""
+    half = "{{" if "{{" in text else None
+    for match in CLOSED.finditer(text):
+        before = text[: match.start()]
+        if before.count("{") - before.count("}") < 2:
+            half = half or "}}"
+    if half is not None:
+        raise ValueError(
+            f"holds '{half}' without its other half; a path stands between both, as in {{{{item.answer}}}}, and braces "
+            "that are text stand apart, as in '{ {'"
+        )
 
 
 def read_path(text: str) -> Path:

@@ -18,8 +18,8 @@ METHODS = ("LORA", "IA3", "FINERY_BOTTLENECK")
 Virtual tokens are none: they stand before the model."""
 SETTINGS = "adapter_config.json"
 BASE = "base"
-LEFT_OUT = (".md", ".gitattributes")
-"""Endings of files that are no part of a model."""
+LEFT_OUT = (".md", ".gitattributes", "generation_config.json")
+"""Endings of files that are no part of a model; where its texts end is asked of each publication."""
 
 
 def shared_base(folder: Path) -> str | None:

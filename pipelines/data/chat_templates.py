@@ -292,6 +292,22 @@ def answer_spans(
     return text, places
 
 
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token that the template writes behind an answer, which is at its end there; None where it writes
+    none, or where there is no template."""
+    if not tokenizer.chat_template:
+        return None
+    answer = "\ue000"  # stands in no template
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
+    try:
+        after = _applied(tokenizer, turns).rpartition(answer)[2]
+    except (DataError, RecursionError, OverflowError):
+        return None
+    token = _end_of_turn(tokenizer, after).lstrip()
+    number = tokenizer.get_added_vocab().get(token)
+    return number if number is not None and tokenizer.added_tokens_decoder[number].special else None
+
+
 def _marks_answers(template: object) -> bool:
     return isinstance(template, str) and "endgeneration" in template
 

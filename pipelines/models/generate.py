@@ -150,8 +150,9 @@ class How:
 
 def how(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Generation) -> How:
     """The model's own special tokens, with the stage's settings; greedy where the stage names no beams."""
-    own: GenerationConfig = model.generation_config
-    config: GenerationConfig = deepcopy(own)
+    from pipelines.models.sampling import ends_of
+
+    config: GenerationConfig = deepcopy(model.generation_config)
     beams = settings.num_beams if "num_beams" in settings.model_fields_set else 1
     positions = positions_for_text(model)
     new = settings.max_new_tokens or MAX_TARGET_LENGTH
@@ -161,10 +162,7 @@ def how(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Ge
     config.num_beams = beams
     config.length_penalty = settings.length_penalty if beams > 1 else None
     config.early_stopping = False if beams > 1 else None
-    ends = {tokenizer.eos_token_id, tokenizer.sep_token_id if tokenizer.eos_token_id is None else None}
-    own_ends = getattr(own, "eos_token_id", None)
-    ends |= set(own_ends) if isinstance(own_ends, list | tuple) else {own_ends}
-    config.eos_token_id = sorted(ends - {None})
+    config.eos_token_id = ends_of(model, tokenizer)
     config.pad_token_id = padding_token(tokenizer)
     return How(config, None if positions is None else positions - config.max_new_tokens)
 

@@ -33,6 +33,7 @@ from torch import Tensor
 from pipelines.core import architecture_fields
 from pipelines.core.errors import DataError, IncompatibleError, ModelError
 from pipelines.core.model_types import positions_for_text
+from pipelines.data.chat_templates import end_of_turn
 from pipelines.data.completions import padding_token
 from pipelines.data.randomness import uniforms
 
@@ -144,11 +145,17 @@ def until_the_end(ids: Tensor, ends: Sequence[int]) -> tuple[Tensor, Tensor]:
     return before == 0, is_end.any(1)
 
 
-def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that end a text: the tokenizer's, and those that the model's own generation stops at."""
+def ends_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    turn: Callable[[PreTrainedTokenizerBase], int | None] = end_of_turn,
+) -> list[int]:
+    """The tokens that end a text: the tokenizer's, those that the model's own generation stops at, and the one that
+    ends an answer in the chat template, as `turn` finds it."""
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = set(own) if isinstance(own, list | tuple) else {own}
     ends.add(tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id)
+    ends.add(turn(tokenizer))
     return sorted(int(end) for end in ends if end is not None)
 
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.model_abilities import REWARD
+from pipelines.data.chat_templates import end_of_turn
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import foreign_code
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 BASE = "base"
@@ -101,6 +102,8 @@ def assemble(
     """Fill `folder` with everything that `from_pretrained` needs; returns the code in it, relative path -> SHA-256."""
     folder.mkdir(parents=True)
     model = context.open_model(head, stage_id=stage_id, merge=not (adapter or baked), trained_head=True)
+    tokenizer = context.open_tokenizer(stage_id)
+    end_answers(model, tokenizer)
     trained = context.stage_folders[stage_id] / "model"
     written: dict[str, bytes] = {}
     if baked:
@@ -110,11 +113,19 @@ def assemble(
         _save(_base_of(model), folder / BASE)
     else:
         _save(model, folder)
-    context.open_tokenizer(stage_id).save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
     for name in BESIDE:
         if (trained / name).is_file():
             shutil.copyfile(trained / name, folder / name)
     return foreign_code.settled(folder, written, leave=context.recipe.model.trust_remote_code)
+
+
+def end_answers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let every program that generates with a chat model stop at the token that ends an answer in its template."""
+    from pipelines.models.sampling import ends_of
+
+    if model.can_generate() and end_of_turn(tokenizer) not in (None, tokenizer.eos_token_id):
+        model.generation_config.eos_token_id = ends_of(model, tokenizer)
 
 
 def _save(model: PreTrainedModel, folder: Path) -> None:

@@ -3,7 +3,8 @@
 Continuous batching keeps keys and values in pages that all texts share, so that a question joins between two steps of
 the others. It runs decoders whose attention transformers can give pages to. Whether it runs this one is tried when the
 model is opened: the engine must write the tokens that `generate` writes. Where it does not, texts are written by
-`generate`, a batch at a time, and questions wait for the end of the batch before them; encoder-decoders always are.
+`generate`, a batch at a time; encoder-decoders always are. A batch that others wait for makes way after some tokens, and
+goes on later from what is written.
 
 In both, a logits processor asks each text for its next token and leaves no other choice, so that settings are of one
 text, whatever is written beside it. Neither tells logits within a prompt: where these are wanted, the plain model reads
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
+from pipelines.data.chat_prompts import bounded_end_of_turn
 from pipelines.data.completions import padding_token
 from pipelines.models.log_probabilities import distributions_of
 from pipelines.models.sampling import decoder_start, ends_of, filled
-from pipelines.serving.sequences import SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import LONGEST, SamplingSettings, WrittenSequence
 from pipelines.serving.trying import twin
 
 if TYPE_CHECKING:
@@ -38,10 +40,10 @@ CACHE_BYTES = 1 << 30
 """Of keys and values in pages, where the longest text fits into that."""
 PAGE = 32
 """Tokens of a page."""
+TURN = 32
+"""Tokens that `generate` adds to a batch before it makes way, where others wait."""
 STEP = 256
 """Tokens of all texts together that are read in one step."""
-LONGEST = 4096
-"""Tokens of a text whose model has positions without end."""
 PROBE, PROBED = 40, 6
 """Tokens that the engine reads and writes when it is tried."""
 
@@ -101,7 +103,7 @@ def tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tok
 
 def text_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens that end a text: where a model has none, its padding, which stands in no text."""
-    return ends_of(model, tokenizer) or [padding_token(tokenizer)]
+    return ends_of(model, tokenizer, bounded_end_of_turn) or [padding_token(tokenizer)]
 
 
 def _try(engine: ContinuousEngine, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
@@ -294,9 +296,11 @@ def pages(config: Any, context: int) -> int:
 
 
 class BatchedEngine:
-    """`generate`, batch after batch, in the order in which texts were asked for.
+    """`generate`, batch after batch. Texts are taken in the order in which they were asked for; those that made way
+    stand behind the others.
 
-    Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest.
+    Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest. The
+    texts of an encoder-decoder's batch have the same number of tokens written, because its decoder reads no padding.
     """
 
     name = "batched"
@@ -331,8 +335,8 @@ class BatchedEngine:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        for each in (*self._batch, *self._waiting):
-            each.cancelled = True
+            for each in (*self._batch, *self._waiting):
+                each.cancelled = True
 
     def _run(self) -> None:
         while True:
@@ -345,34 +349,53 @@ class BatchedEngine:
             try:
                 if self._turn is not None:
                     self._tokens = self._turn(self._batch[0].model)
-                self._write(self._batch)
+                made_way = self._write(self._batch)
             except Exception as error:
+                made_way = []
                 self._broken(" ".join(str(error).split())[:400] or type(error).__name__)
             for each in self._batch:
-                each.end("error")  # those that are complete have ended
+                if each not in made_way:
+                    each.end("error")  # those that are complete have ended
+            with self._changed:
+                self._waiting.extend(made_way)
+                self._batch = []
 
     def _next_batch(self) -> list[WrittenSequence]:
-        """Takes the texts that wait longest, all of one model."""
-        model, batch, others = self._waiting[0].model, [], deque[WrittenSequence]()
+        """Takes the texts that wait longest, all of one kind."""
+        kind, batch, others = self._kind(self._waiting[0]), [], deque[WrittenSequence]()
         while self._waiting and len(batch) < BATCH:
             each = self._waiting.popleft()
-            (batch if each.model == model else others).append(each)
+            (batch if self._kind(each) == kind else others).append(each)
         self._waiting.extendleft(reversed(others))
         return batch
 
-    def _write(self, batch: Sequence[WrittenSequence]) -> None:
+    def _kind(self, sequence: WrittenSequence) -> tuple[str, int]:
+        """What the texts of a batch have in common."""
+        return sequence.model, len(sequence.tokens) if self._model.config.is_encoder_decoder else 0
+
+    def _write(self, batch: Sequence[WrittenSequence]) -> list[WrittenSequence]:
+        """Go on with the texts until they are complete, or make way; returns those that made way."""
         end, pad, start = self._tokens
         for each in batch:
-            tell_prompt(self._model, each)
+            if not each.tokens:
+                tell_prompt(self._model, each)
         batch = [each for each in batch if each.reason is None]
         if not batch:
-            return
-        ids, real = filled([each.prompt for each in batch], pad, on_the_left=start is None)
-        tokens: Mapping[str, Any] = {} if start is None else {"decoder_start_token_id": start}
+            return []
+        before = [len(each.tokens) for each in batch]
+        tokens: dict[str, Any] = {}
+        inputs: dict[str, Tensor] = {}
+        if start is None:
+            ids, real = filled([each.prompt + each.tokens for each in batch], pad, on_the_left=True)
+        else:
+            ids, real = filled([each.prompt for each in batch], pad)
+            tokens["decoder_start_token_id"] = start
+            inputs["decoder_input_ids"] = torch.tensor([[start, *each.tokens] for each in batch])
+        given = inputs.get("decoder_input_ids", ids).shape[1]
         settings = GenerationConfig(
             do_sample=False,
             num_beams=1,
-            max_new_tokens=max(each.limit for each in batch),
+            max_new_tokens=max(each.limit - written for each, written in zip(batch, before, strict=True)),
             eos_token_id=end,
             pad_token_id=end,
             **tokens,
@@ -384,10 +407,17 @@ class BatchedEngine:
                 chosen[row, _next(sequence, scores[row], end)] = 0.0
             return chosen
 
+        def make_way(input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+            over = bool(self._waiting) and input_ids.shape[1] - given >= TURN
+            return torch.full((len(batch),), over, device=input_ids.device)
+
+        inputs |= {"input_ids": ids, "attention_mask": real}
         with torch.inference_mode():
             self._model.generate(
-                input_ids=ids.to(self._model.device),
-                attention_mask=real.to(self._model.device),
+                **{name: values.to(self._model.device) for name, values in inputs.items()},
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([choose]),
+                stopping_criteria=StoppingCriteriaList([make_way]),
             )
+        grown = (each for each, written in zip(batch, before, strict=True) if len(each.tokens) > written)
+        return [each for each in grown if each.reason is None]

@@ -7,6 +7,7 @@ Log-probabilities are the model's own, at temperature 1 and before penalties.
 Text is told as soon as it is certain. The last tokens of the prompt are decoded with the first of the answer, because
 a token decoded alone loses the space before it; half of a character waits for its other half; and whatever may be the
 beginning of a stop string waits until it is none. A prompt that is echoed is told first, as the beginning of the text.
+With log-probabilities the text of each token is what it adds to the text, so that all of them joined are the text.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SERVING = 0x5E12
 """The stream of the numbers that choose tokens."""
 TAIL = 6
 """Tokens of the prompt that are decoded with the answer's first ones."""
+LONGEST = 4096
+"""Tokens of a text whose model has positions without end."""
 HALF = "\ufffd"
 """What a decoder makes of a character whose bytes are not complete."""
 Reason = Literal["stop", "length", "cancelled", "error"]
@@ -142,6 +145,8 @@ class WrittenSequence:
         self._growing = GrowingText(tokenizer, [] if apart else self.prompt[-TAIL:])
         self._characters = 0
         """Of the text that is decoded, the prompt among it where it is echoed."""
+        self._told = 0
+        """Characters of that which were told."""
         self._held = ""
         """Text that is not told yet."""
         self._records: list[dict[str, Any]] = []
@@ -161,7 +166,8 @@ class WrittenSequence:
             first = {"token": self._tokenizer.decode([self.prompt[0]]), "logprob": None, "top": None}
             places = zip((first, *records), self.echo.offsets, strict=True)
             tokens = [{**record, "offset": offset} for record, offset in places]
-        self._characters, self.echoed = len(self.echo.text), True
+        self._characters = self._told = len(self.echo.text)
+        self.echoed = True
         self._tell({"text": self.echo.text, "tokens": tokens})
         if self.limit == 0:
             self.end("length")
@@ -182,13 +188,15 @@ class WrittenSequence:
         if self.reason is not None:
             return False
         self.tokens.append(token)
-        if record is not None and (token not in self._ends or self.echo is not None):
-            self._records.append({**record, "offset": self._characters})
         complete = self._grammar is not None and self._grammar.take(token)
         if token in self._ends:
+            if record is not None and self.echo is not None:
+                self._records.append({**record, "offset": self._characters})
             self.end("stop")
             return False
         text = self._growing.add(token)
+        if record is not None:
+            self._records.append({**_adding(text, record), "offset": self._characters})
         self._characters += len(text)
         self._held += text
         stopped = self._cut() or complete
@@ -203,7 +211,7 @@ class WrittenSequence:
         if self.reason is not None:
             return
         if reason in ("stop", "length"):
-            self._say(self._held)
+            self._say(self._held, whole=True)
         self.reason = reason
         self._tell({"reason": reason, "written": len(self.tokens)})
 
@@ -250,8 +258,11 @@ class WrittenSequence:
         """Whether a stop string was written; the text then ends before the first of them."""
         places = [place for stop in self.choice.stop if (place := self._held.find(stop)) >= 0]
         if places:
+            end = self._told + min(places)
             self._held = self._held[: min(places)]
-            del self._records[-1:]  # of the token that completed the stop string
+            self._records = [
+                _adding(each["token"][: end - each["offset"]], each) for each in self._records if each["offset"] < end
+            ]
         return bool(places)
 
     def _certain(self) -> str:
@@ -262,8 +273,20 @@ class WrittenSequence:
                 return self._held[:-size]
         return self._held
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, whole: bool = False) -> None:
+        """Tell a text, and the tokens that end within it; all that are left where it is the end of the `whole`."""
         self._held = self._held[len(text) :]
-        if text or (self._records and not self._held):
-            self._tell({"text": text, "tokens": self._records})
-            self._records = []
+        self._told += len(text)
+        count = len(self._records)
+        while not whole and count and self._told < (last := self._records[count - 1])["offset"] + len(last["token"]):
+            count -= 1
+        if text or count:
+            self._tell({"text": text, "tokens": self._records[:count]})
+            del self._records[:count]
+
+
+def _adding(text: str, record: dict[str, Any]) -> dict[str, Any]:
+    """The log-probabilities of a token that adds this to the text; among the likeliest it has the same name."""
+    same = (record["token"], record["logprob"])
+    top = [{**each, "token": text} if (each["token"], each["logprob"]) == same else each for each in record["top"]]
+    return {**record, "token": text, "top": top}

@@ -21,12 +21,12 @@ from pipelines.core.interfaces import Head
 from pipelines.core.model_abilities import Abilities, abilities_of
 from pipelines.core.presentation import Form, PageAnswer, plain
 from pipelines.core.secrets import secret
+from pipelines.data.chat_prompts import OverLimit, bounded_end_of_turn, prompt_text
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads
 from pipelines.models.tokenizer import open_tokenizer
-from pipelines.serving.prompts import OverLimit, prompt_text
 from pipelines.serving.protocol import Channel, connect
-from pipelines.serving.sequences import Echo, SamplingSettings, WrittenSequence
+from pipelines.serving.sequences import LONGEST, Echo, SamplingSettings, WrittenSequence
 from pipelines.serving.structured_outputs import GrammarCompiler
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Writer:
     apart: bool
     """Whether texts do not go on with their prompts, as an encoder-decoder's."""
     context: int | None
-    """Tokens of the longest text; None for no bound."""
+    """Tokens of the longest text; None for no bound but LONGEST."""
     rows: int
     """Tokens that the model knows."""
     spare: int = 0
@@ -113,25 +113,27 @@ class Writer:
         """What its answers may be held to."""
         return GrammarCompiler(self.tokenizer, self.ends, self.rows)
 
-    def limit(self, ids: list[int], wanted: int | None, fit: bool = False) -> int:
-        """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. Raises
-        CommandError where it is too long."""
+    def limit(self, ids: list[int], wanted: int | None, fit: bool = False, given: str = "prompt") -> int:
+        """Tokens that may be written behind a prompt: with `fit` what is left where that is less than wanted. `given`
+        is the argument that it stands in. Raises CommandError where it is too long."""
         if not ids:
-            raise CommandError("a prompt comes to no token; give a text with words")
+            raise WrongArgument(given, "a prompt comes to no token; give a text with words")
         if max(ids) >= self.rows or min(ids) < 0:
-            raise CommandError(f"a prompt has a token that the vocabulary of {self.rows} does not hold")
-        if self.context is None:
-            return UNBOUNDED if wanted is None else wanted
-        room = self.context - (1 if self.apart else len(ids))
+            raise WrongArgument(given, f"a prompt has a token that the vocabulary of {self.rows} does not hold")
+        context = LONGEST if self.context is None else self.context
+        room = context - (1 if self.apart else len(ids))
         wanted = min(wanted, max(1, room)) if fit and wanted is not None else wanted
         needed = self.spare if wanted == 0 else 1
-        if room < needed or len(ids) > self.context or (wanted is not None and wanted > room):
+        if room < needed or len(ids) > context or (wanted is not None and wanted > room):
             asked = f"{len(ids)} in the messages or the prompt" + (f", {wanted} in the answer" if wanted else "")
             raise ContextTooLong(
-                f"This model's maximum context length is {self.context} tokens. However, you requested "
-                f"{len(ids) + (wanted or 0)} tokens ({asked}). Please reduce the length of the messages or the answer."
+                given,
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{len(ids) + (wanted or 0)} tokens ({asked}). Please reduce the length of the messages or the answer.",
             )
-        return room if wanted is None else wanted
+        if wanted is None:
+            return min(room, UNBOUNDED) if self.context is None else room
+        return wanted
 
 
 class ServedModel:
@@ -178,9 +180,10 @@ class ServedModel:
                 failure = understood(error)
                 code = "template_limit" if isinstance(error, OverLimit) else failure.reason
                 wrong = isinstance(error, FineryError)
-                self._channel.send(
-                    {"id": number, "error": {"message": str(failure), "code": code, "status": 400 if wrong else 500}}
-                )
+                told = {"message": str(failure), "code": code, "status": 400 if wrong else 500}
+                if isinstance(error, WrongArgument):
+                    told["param"] = error.param
+                self._channel.send({"id": number, "error": told})
         return count
 
     def close(self) -> None:
@@ -351,8 +354,9 @@ class ServedModel:
         config = AutoConfig.from_pretrained(checkpoint.source, trust_remote_code=False).get_text_config()
         context = getattr(config, "max_position_embeddings", None)
         given = getattr(config, "eos_token_id", None)
-        end_ids = given if isinstance(given, list) else [given]
-        ends = list(dict.fromkeys(each for each in (*end_ids, tokenizer.eos_token_id) if isinstance(each, int)))
+        end_ids = [*given] if isinstance(given, list) else [given]
+        end_ids += [tokenizer.eos_token_id, bounded_end_of_turn(tokenizer)]
+        ends = list(dict.fromkeys(each for each in end_ids if isinstance(each, int)))
         self._engine = VllmEngine(checkpoint.source, tokenizer, ends, context, self._broken)
         self._writers = {name: Writer(name, tokenizer, ends, False, context, int(config.vocab_size), spare=1)}
         self.about |= {"context": context, "engine": self._engine.name, "why": ""}
@@ -422,8 +426,8 @@ class ServedModel:
             self._write(number, question, prompts, writer)
             return
         if writer.apart:
-            raise CommandError(
-                "'echo' is for models that go on with their prompt; this one writes a text apart from it"
+            raise WrongArgument(
+                "echo", "'echo' is for models that go on with their prompt; this one writes a text apart from it"
             )
         given = zip(question["prompts"], prompts, strict=True)
         self._write(number, question, prompts, writer, [Echo.of(writer.tokenizer, each, ids) for each, ids in given])
@@ -444,12 +448,21 @@ class ServedModel:
         )
         copies = int(question.get("n", 1))
         fit = bool(question.get("fit"))
-        limits = [writer.limit(ids, choice.max_tokens, fit) for ids in prompts]
+        given = "messages" if "messages" in question else "prompt"
+        limits = [writer.limit(ids, choice.max_tokens, fit, given) for ids in prompts]
+        beyond = next((token for token in choice.logit_bias if token >= writer.rows), None)
+        if beyond is not None:
+            raise WrongArgument(
+                "logit_bias", f"'logit_bias' names token {beyond}, and the vocabulary has {writer.rows} tokens"
+            )
         stream = ResponseStream(
             number, len(prompts) * copies, sum(map(len, prompts)), self._channel, partial(self._close, number)
         )
         if choice.json_schema is not None:  # refused here, whoever follows it
-            writer.grammars.compile_json_schema(choice.json_schema)
+            try:
+                writer.grammars.compile_json_schema(choice.json_schema)
+            except CommandError as error:
+                raise WrongArgument("response_format", str(error)) from None
         ours = None if self.about["engine"] == "vllm" else choice.json_schema
         sequences = [
             WrittenSequence(
@@ -491,7 +504,16 @@ class ServedModel:
             self._open.pop(number, None)
 
 
-class ContextTooLong(CommandError):
+class WrongArgument(CommandError):
+    """An argument of a question is wrong."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+        """Its name."""
+
+
+class ContextTooLong(WrongArgument):
     """A question has more tokens than the model has positions."""
 
     reason = "context_length_exceeded"

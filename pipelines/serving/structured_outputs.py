@@ -4,8 +4,8 @@ A grammar is read beside the text: at each place it says which tokens may come, 
 ends where it is complete. What is left to choose is the model's: its log-probabilities are told as they are. llguidance
 compiles the schema and knows which tokens of the vocabulary a text may go on with, whatever characters they join
 (Koo et al. 2024, "Automata-based constraints for language model decoding", arxiv.org/abs/2407.08103, has the idea).
-Between the parts of a document may stand a space, or a line break and what it is indented by: where a grammar allows
-any white space, a model that has learnt no JSON writes nothing else.
+No white space stands between the parts of a document: where a grammar allows it, a model that has learnt no JSON writes
+nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-WHITE_SPACE = r"(\n[ \t]{0,40}| ?)"
 MISSING = "structured outputs need the package llguidance where the service runs: pip install 'finery[structured]'"
 
 
@@ -74,7 +73,7 @@ class GrammarCompiler:
         from llguidance import LLMatcher
 
         try:
-            grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": WHITE_SPACE})
+            grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": False})
             matcher = LLMatcher(vocabulary, grammar, log_level=0)
             problem = matcher.get_error() if matcher.is_error() else ""
         except ValueError as error:

@@ -36,7 +36,7 @@ def status_of(problem: Problem) -> int:
 
 
 def envelope(problem: Problem) -> dict[str, Any]:
-    """The body of an answer. Every mistake stands in the message, which is all that clients show."""
+    """The body of an answer. Every mistake stands in the message, which is all that clients show, and once."""
     lines = []
     for each in problem.errors:
         place = f"line {each.line}: " if each.line is not None and not each.key else ""
@@ -44,7 +44,8 @@ def envelope(problem: Problem) -> dict[str, Any]:
     kind = "server_error" if problem.status >= 500 else TYPES.get(problem.status, "invalid_request_error")
     param = problem.param or (problem.errors[0].key if problem.errors and problem.errors[0].key else None)
     code = CODES.get(problem.code, problem.code) or None
-    return {"error": {"message": "\n".join([problem.detail, *lines]), "type": kind, "param": param, "code": code}}
+    message = "\n".join([problem.detail, *(line for line in lines if line not in problem.detail)])
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 log = logging.getLogger(__name__)
@@ -151,17 +152,81 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _of_validation(error: RequestValidationError) -> Problem:
-    errors = []
-    for each in error.errors():
-        place = [str(part) for part in each["loc"] if part not in ("body", "query", "path", "header")]
-        message = str(each["msg"])
-        errors.append(MistakeDocument(key=".".join(place), message=f"{message[:1].lower()}{message[1:]}"[:500]))
+    errors = [
+        MistakeDocument(key=".".join(place), message=message[:500])
+        for place, message in _mistakes(error.errors(), error.body)
+    ]
     return Problem(
         422,
         "; ".join(f"{each.key}: {each.message}" if each.key else each.message for each in errors)[:1000],
         "invalid_request",
         errors,
     )
+
+
+Place = tuple[str, ...]
+KINDS = "input should be "
+
+
+def _mistakes(errors: Sequence[Mapping[str, Any]], body: Any) -> list[tuple[Place, str]]:
+    """(where, in the names of the body; what), once each. Where a value may be of several kinds, pydantic names every
+    kind that it is not: what is told is the mistake of the kind that it is, else of the one that fits it furthest."""
+    found: dict[Place, dict[str, list[tuple[Place, str]]]] = {}
+    others: set[tuple[Place, str]] = set()
+    for each in errors:
+        place, union, kind = _placed(each, body)
+        found.setdefault(union, {}).setdefault(kind, []).append((place, _sentence(each)))
+        if str(each["type"]).endswith(("_type", "_parsing")):
+            others.add((union, kind))
+    told: list[tuple[Place, str]] = []
+    for union, kinds in found.items():
+        given = {kind: mistakes for kind, mistakes in kinds.items() if (union, kind) not in others} or kinds
+        furthest = max(len(place) for mistakes in given.values() for place, _ in mistakes)
+        fit = [mistakes for mistakes in given.values() if any(len(place) == furthest for place, _ in mistakes)]
+        alike = len({place for mistakes in fit for place, _ in mistakes}) == 1
+        places: dict[Place, list[str]] = {}
+        for place, message in (each for mistakes in (fit if alike else [min(fit, key=len)]) for each in mistakes):
+            places.setdefault(place, []).append(message)
+        told += [(place, _either(messages)) for place, messages in places.items()]
+    return told
+
+
+def _placed(error: Mapping[str, Any], body: Any) -> tuple[Place, Place, str]:
+    """(where a mistake is, where the value lies that may be of several kinds, which of them it was held to be). A
+    mistake of any other value stands for itself."""
+    first, *rest = error["loc"]
+    place: Place = ()
+    if first != "body":
+        return tuple(map(str, rest)), ("", *map(str, rest)), ""
+    union, kind = None, ""
+    for number, part in enumerate(rest, start=1):
+        if (isinstance(part, int) and isinstance(body, list) and part < len(body)) or (
+            isinstance(body, Mapping) and part in body
+        ):
+            body = body[part]
+        elif not (error["type"] == "missing" and number == len(rest)):
+            union, kind = (place, str(part)) if union is None else (union, kind)
+            continue
+        place = (*place, str(part))
+    return place, ("", *place) if union is None else union, kind
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    message, place = str(error["msg"]), error["loc"]
+    if error["type"] == "json_invalid":
+        return f"the body is not JSON: {error.get('ctx', {}).get('error', message)} at character {place[-1]}"
+    message = f"{message[:1].lower()}{message[1:]}".replace(" after validation", "")
+    if place != ("body",):
+        return message
+    return "the body is missing" if error["type"] == "missing" else f"the body {message.removeprefix('input ')}"
+
+
+def _either(messages: Sequence[str]) -> str:
+    """One sentence for what a value could be instead."""
+    kinds = list(dict.fromkeys(messages))
+    if all(each.startswith(KINDS) for each in kinds):
+        return KINDS + " or ".join(each.removeprefix(KINDS) for each in kinds)
+    return ", or ".join(kinds)
 
 
 def respond(request: Request, problem: Problem) -> Response:

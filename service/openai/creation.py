@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import secrets
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipelines.core.grader_templates import Path as TemplatePath
 from pipelines.core.grader_templates import Unfilled
 from pipelines.core.graders import Grader
+from pipelines.core.model_abilities import DESCRIPTIONS, abilities_of
 from service.api.context import Caller, Service, refuse_without_isolation
 from service.api.problems import Problem
 from service.jobs.job import Job
@@ -158,7 +160,7 @@ def create(service: Service, caller: Caller, request: NewJob, key: str | None) -
     validation = (
         _file(service, caller, request.validation_file, "validation_file", shape) if request.validation_file else None
     )
-    base = _base(service, caller, request.model)
+    base = _base(service, caller, request.model, method)
     if base.from_scratch and not how.from_scratch:
         raise Problem(
             400,
@@ -292,12 +294,22 @@ def _suffix(given: str | None) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", given or "").strip("-.")[:40].lower()
 
 
-def _base(service: Service, caller: Caller, model: str) -> Base:
+def _base(service: Service, caller: Caller, model: str, method: str) -> Base:
     try:
-        service.store.model(caller.project, model)
+        abilities = abilities_of(Path(service.store.model(caller.project, model).path))
         published: str | None = model  # an alias of it is resolved, and written down, when the job is submitted
     except NotFound:
-        published = None
+        abilities = published = None
+    kind = abilities.kind if abilities is not None else "causal"
+    if kind != "causal" and (kind != "seq2seq" or method == "supervised"):
+        fit = "continue texts" if method == "supervised" else "write texts"
+        raise Problem(
+            400,
+            f"The model '{model}' {DESCRIPTIONS[kind]}, and {method} takes models that {fit}: decoders of the project or "
+            "of the Hub, or scratch/<preset> for supervised. A recipe can tune the others.",
+            "unsupported_model",
+            param="model",
+        )
     base = base_of(model, published)
     if base is None:
         raise Problem(

@@ -84,5 +84,6 @@ def problem_of_answer(error: object) -> Problem:
     message = str(fields.get("message") or "The model could not answer.")[:1000]
     code = str(fields.get("code") or "internal")[:60]
     code = "invalid_request" if code == "bad_recipe" else code
+    param = str(fields["param"])[:60] if fields.get("param") else None
     headers = {"Retry-After": "5"} if status == 503 else {}
-    return Problem(status, f"{message[:1].upper()}{message[1:]}", code, headers=headers)
+    return Problem(status, f"{message[:1].upper()}{message[1:]}", code, headers=headers, param=param)

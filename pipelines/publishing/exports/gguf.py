@@ -21,6 +21,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pipelines.core.errors import ModelError
+from pipelines.data.chat_templates import end_of_turn
 from pipelines.publishing.exports.export import ExportedModel, Original, refuse_missing
 from pipelines.publishing.verify import SENTENCES
 
@@ -262,6 +263,7 @@ def _tokens(writer: Any, tokenizer: PreTrainedTokenizerBase, vocabulary: dict[st
     ends = {
         "bos": tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id,
         "eos": tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id,
+        "eot": end_of_turn(tokenizer),
         "unk": tokenizer.unk_token_id,
         "pad": tokenizer.pad_token_id,
     }

@@ -203,8 +203,7 @@ class CausalEvaluation(TaskEvaluation):
             request.tokenizer if request.choice.model == START else request.context.open_tokenizer(request.choice.model)
         )
         length, name = request.length(), request.choice.name
-        settings = how(request.model, tokenizer, request.stage.generation)
-        predicted, template_used = [], None
+        predicted, template_used, written = [], None, None
         for suffix, split, rows in request.splits():
             given: Any = rows
             dialogues = [each.in_turns() for each in given.dialogues] if template else list(given.dialogues)
@@ -212,17 +211,18 @@ class CausalEvaluation(TaskEvaluation):
                 template_used = chat_templates.adopt(tokenizer, template)
             tally = likelihoods(request.model, tokenizer, dialogues, length, **request.running(split))
             asks = all(len(each.messages) > 1 for each in dialogues)
-            texts = (
-                continue_prompts(request.model, tokenizer, dialogues, settings, **request.running(f"{split}, writing"))
-                if asks
-                else None
-            )
+            texts = None
+            if asks:
+                settings = how(request.model, tokenizer, request.stage.generation)  # the template ends answers too
+                written = settings.words()
+                running = request.running(f"{split}, writing")
+                texts = continue_prompts(request.model, tokenizer, dialogues, settings, **running)
             predicted.append(CompletionPredictions(name, split, suffix, rows, texts, tally))
         details = {"chat_template": template_used, "train_on": "completions"}
         return Predictions(
             predicted,
             length,
-            generation=settings.words() if any(each.texts is not None for each in predicted) else None,
+            generation=written,
             details=details,
         )
 

@@ -88,6 +88,28 @@ def test_what_cannot_be_answered_is_a_sentence_and_the_next_message_is_answered(
     assert "end" in answers[-1]
 
 
+def ended_by_mask(place: Path) -> Path:
+    """A decoder that writes nothing but [MASK], whose template ends answers with it."""
+    folder = writers.saved(writers.saying("[MASK]"), place)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['content'] }}[MASK]{{ eos_token }}{% endfor %}"
+    )
+    return folder
+
+
+def test_an_answer_ends_where_the_template_ends_it(tmp_path):
+    *pieces, end = told({"model": str(ended_by_mask(tmp_path)), "temperature": 0, "max_new_tokens": 6}, ("the cat",))[
+        1:
+    ]
+    assert (pieces, end["end"]["tokens"]) == ([], 1)
+
+
+def test_a_template_that_takes_too_much_is_stopped(talker):
+    (talker / "chat_template.jinja").write_text("{{ 'x' * 1100000 }}")
+    (error,) = told({"model": str(talker)}, ("the cat",))[1:]
+    assert error["error"].startswith("the chat template wrote 1100000 characters")
+
+
 def test_an_encoder_decoder_writes_one_text_for_each_message():
     ready, *_, end = told({"model": str(writers.folder("t5")), "temperature": 0, "max_new_tokens": 5}, ("the cat",))
     assert (ready["family"], ready["template"]) == ("encoder-decoder", False)

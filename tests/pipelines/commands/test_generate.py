@@ -258,6 +258,16 @@ def test_a_chat_model_is_asked_as_it_was_taught_unless_told_otherwise(tmp_path: 
     by_hand = told(folder, prompt=f"ask {TEXT} answer")
     for one, other in zip(asked["prompts"][0]["continuations"], by_hand["prompts"][0]["continuations"], strict=True):
         assert one["ids"] == other["ids"]
+    (folder / "chat_template.jinja").write_text("{{ 'x' * 1100000 }}")
+    with pytest.raises(CommandError, match="the chat template wrote 1100000 characters"):
+        told(folder)
+
+
+def test_an_answer_ends_where_the_template_ends_it(tmp_path: Path) -> None:
+    folder = writers.saved(writers.saying("[MASK]"), tmp_path)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}[MASK]{% endfor %}")
+    for way in told(folder, samples=0)["prompts"][0]["continuations"]:
+        assert (way["tokens"], way["ended"]) == (1, True)
 
 
 def test_a_model_that_writes_at_once_does_so_its_own_way(tmp_path: Path) -> None:

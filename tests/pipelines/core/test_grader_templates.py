@@ -21,6 +21,7 @@ NAMES = {"item": ITEM, "sample": SAMPLE}
     ("text", "filled"),
     [
         ("plain { text }", "plain { text }"),
+        ('{"a": {"b": {{item.n}}}} or {"a": {"b": {}}}', '{"a": {"b": 7}} or {"a": {"b": {}}}'),
         ("{{item.answer}}", "42"),
         ("is {{ item.n }}, {{item.no}}?", "is 7, false?"),
         ("{{item.steps[0].title}}{{item.steps.1}}", "addx"),
@@ -63,6 +64,10 @@ def test_a_path_that_leads_nowhere_says_where_it_was_sought(text, namespace):
         "x" * 20_001,
         "{{item.a}}" * 101,
         "{{item" + ".a" * 21 + "}}",
+        "{{item.answer",
+        "is {{item.answer}} or {{item.n}",
+        "item.answer}}",
+        '{"n": {{item.n}}}}',
     ],
 )
 def test_everything_but_paths_is_refused(text):

@@ -17,6 +17,7 @@ from pipelines.data.chat_templates import (
     adopt,
     answer_spans,
     content_of,
+    end_of_turn,
     marks_of,
     prompt_of,
     render,
@@ -116,6 +117,21 @@ def test_the_prompt_of_each_of_our_templates_is_what_stands_before_the_last_answ
     tokenizer.chat_template = TEMPLATES[name]
     text, spans = answer_spans(tokenizer, MESSAGES)
     assert prompt_of(tokenizer, Dialogue(tuple(MESSAGES), (False,) * 4 + (True,))) == text[: spans[-1][0]]
+
+
+def test_the_end_of_a_turn_is_the_special_token_behind_an_answer(tokenizer):
+    assert end_of_turn(tokenizer) is None, "without a template"
+    tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS["chatml"])})
+    ends = {name: "<|im_end|>" if name == "chatml" else "[SEP]" for name in TEMPLATES}
+    for name, template in TEMPLATES.items():
+        tokenizer.chat_template = template
+        assert end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids(ends[name])
+    for template in (LLAMA_2, MARKED, NUMBERS_TURNS):
+        tokenizer.chat_template = template
+        assert end_of_turn(tokenizer) == tokenizer.sep_token_id
+    for template in (MIRRORS, "{{ raise_exception('no') }}", "{{ messages[1].content + ' [SEP]'.lower() }}"):
+        tokenizer.chat_template = template
+        assert end_of_turn(tokenizer) is None
 
 
 def test_alpaca_is_the_prompt_of_its_authors_word_for_word(tokenizer):

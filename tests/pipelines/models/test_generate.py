@@ -173,6 +173,11 @@ def test_every_token_that_ends_an_answer_ends_it():
     writer, tokenizer = decoder_of(), tiny.tokenizer()
     writer.generation_config.eos_token_id = [7, 9]
     assert how(writer, tokenizer, Generation()).config.eos_token_id == sorted({7, 9, tokenizer.eos_token_id})
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = TEMPLATES["chatml"]
+    ends = {7, 9, tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert how(writer, tokenizer, Generation()).config.eos_token_id == sorted(ends)
 
 
 def test_a_prompt_that_is_too_long_keeps_what_asks_for_the_answer():

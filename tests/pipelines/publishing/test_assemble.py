@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from pipelines.core.errors import ModelError, RecipeError
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
-from pipelines.publishing.assemble import assemble, bake, is_adapter, read_head
+from pipelines.publishing.assemble import assemble, bake, end_answers, is_adapter, read_head
+from tests import writers
 
 HEAD = Head("sequence_classification", ("not_equivalent", "equivalent"))
 
@@ -70,6 +72,22 @@ def test_every_head_of_our_family_is_named_by_files_that_are_there(job, tmp_path
     assert {"AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoConfig"} <= set(config["auto_map"])
     for target in config["auto_map"].values():
         assert (tmp_path / "out" / f"{target.partition('.')[0]}.py").is_file()
+
+
+def test_a_chat_model_names_the_token_that_ends_an_answer_for_every_program(tmp_path):
+    tokenizer = copy.deepcopy(writers.tokenizer())
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
+    model = writers.model("gpt2")
+    end_answers(model, tokenizer)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id, "it is named already"
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}[MASK]{{ eos_token }}{% endfor %}"
+    end_answers(model, tokenizer)
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "generation_config.json").read_text())
+    assert written["eos_token_id"] == sorted([tokenizer.eos_token_id, tokenizer.mask_token_id])
+    classifier = writers.model("bert-classifier")
+    end_answers(classifier, tokenizer)
+    assert getattr(classifier, "generation_config", None) is None
 
 
 def test_a_model_that_saves_a_pickle_is_refused(job, tmp_path):

@@ -170,6 +170,49 @@ def test_a_text_joins_while_another_is_written() -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("kind", ["t5", "seq2seq_lm", "gpt2"])
+def test_a_long_text_makes_way_for_those_that_wait_and_goes_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `generate`: the short ones are complete long before it, and all texts are those that are written alone."""
+    monkeypatch.setattr(engines, "TURN", 4)
+    model = writers.finery(kind) if kind == "seq2seq_lm" else deepcopy(writers.model(kind))
+    tokens = engines.tokens_of(model, writers.tokenizer())
+    broken: list[str] = []
+
+    def text(prompt: list[int], limit: int, seed: int = 0, temperature: float = 0.0) -> Written:
+        choice = SamplingSettings(temperature=temperature, seed=seed)
+        return Written(prompt, choice, limit, [], apart=kind != "gpt2")
+
+    def asked() -> list[Written]:
+        return [text([5, 7], 30), text([6], 2), text([8, 5, 9], 9, 3, 1.5)]
+
+    alone = asked()
+    for each in alone:
+        engine = BatchedEngine(model, *tokens, broken.append)
+        engine.submit(each)
+        assert each.done.wait(60)
+        engine.close()
+    engine = BatchedEngine(model, *tokens, broken.append)
+    together = long, *short = asked()
+    lengths: list[int] = []
+    choose = long.choose
+
+    def noted(logits: Any) -> int | None:
+        if len(long.tokens) == 3:
+            for each in short:
+                engine.submit(each)
+        lengths.extend([len(long.tokens)] if all(each.done.is_set() for each in short) else [])
+        return choose(logits)
+
+    long.choose = noted  # type: ignore[method-assign]
+    engine.submit(long)
+    assert all(each.done.wait(60) for each in together)
+    engine.close()
+    assert lengths[0] <= 16, "both were complete by then"
+    assert [each.tokens for each in together] == [each.tokens for each in alone]
+    assert [each.reason for each in together] == ["length"] * 3
+    assert broken == []
+
+
 def test_a_text_that_fails_ends_alone(case: tuple[str, Any, Engine]) -> None:
     kind, model, engine = case
     ends = ends_of(model, writers.tokenizer())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -66,6 +67,33 @@ def test_every_token_has_its_log_probability_and_the_likeliest_beside_it() -> No
     assert "".join(pieces) == "hi"
     assert all(token["top"][0]["token"] == token["token"] and len(token["top"]) == 2 for token in tokens)
     assert tokens[0]["logprob"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1,) * 16, (3, 2, 5, 1, 5), (16,)])
+@pytest.mark.parametrize("stop", [(), ("lo",), ("ll",), ("é hé", "zz"), ("to",), ("say",)])
+def test_the_texts_of_all_tokens_are_the_text_wherever_a_stop_string_begins(
+    stop: tuple[str, ...], sizes: tuple[int, ...]
+) -> None:
+    """Tokens of so many bytes; a stop string may begin within one, and a character may end within the next."""
+    whole = "sé hél lo to"
+    pieces = [whole.encode()[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    class Pieces:
+        def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+            return b"".join(pieces[each] for each in ids if each < len(pieces)).decode("utf-8", "replace")
+
+    told: list[dict[str, Any]] = []
+    choice = SamplingSettings(temperature=0, logprobs=1, stop=stop)
+    sequence = WrittenSequence(Pieces(), [], choice, 100, [99], told.append, apart=True)  # type: ignore[arg-type]
+    for token in (*range(len(pieces)), 99):
+        if sequence.choose(torch.nn.functional.one_hot(torch.tensor(token), 100) * 100.0) is None:
+            break
+    text = "".join(each.get("text", "") for each in told)
+    tokens = [token for each in told for token in each.get("tokens", ())]
+    assert text == whole[: min((whole.find(each) for each in stop if each in whole), default=None)]
+    assert "".join(each["token"] for each in tokens) == text
+    assert [each["offset"] for each in tokens] == [0, *accumulate(len(each["token"]) for each in tokens)][:-1]
+    assert all(each["top"][0]["token"] == each["token"] for each in tokens)
 
 
 def test_a_seed_fixes_what_is_drawn_and_a_draw_changes_it() -> None:

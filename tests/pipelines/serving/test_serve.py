@@ -18,7 +18,7 @@ import torch
 
 from pipelines.core.errors import ModelError
 from pipelines.serving.protocol import Channel
-from pipelines.serving.serve import ServedModel
+from pipelines.serving.serve import ServedModel, Writer
 from tests import writers
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
@@ -121,21 +121,50 @@ def test_a_chat_is_the_completion_of_what_its_template_makes(chatty: Path) -> No
     assert {"index": 0, "reason": "length"} in [each.get("finished") for each in chat]
 
 
+def test_an_answer_ends_where_the_template_ends_it(tmp_path: Path) -> None:
+    """Though the model's own settings name another token; the one that ends it is counted, and is none of the text."""
+    folder = writers.saved(writers.saying("[MASK]"), tmp_path)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['content'] }}[MASK]{{ eos_token }}{% endfor %}"
+    )
+    choice = {"temperature": 0, "max_tokens": 5, "logprobs": 1}
+    chat, page = answers(
+        folder,
+        ("chat", {"messages": [{"role": "user", "content": "the"}], "choice": choice}),
+        ("try", {"form": "chat", "values": {"message": "the", "ways": "greedy,beam"}}),
+    )
+    assert [each for each in chat if "piece" in each] == []
+    assert {"index": 0, "reason": "stop"} in [each.get("finished") for each in chat]
+    assert chat[-1]["end"]["completion_tokens"] == 1
+    writings = page[-1]["end"]["parts"][0]["writings"]
+    assert [dict(each["facts"])["end"] for each in writings] == ["by itself"] * 2
+
+
 @pytest.mark.parametrize(
-    ("do", "fields", "sentence"),
+    ("do", "fields", "sentence", "param"),
     [
-        ("complete", {"prompts": ["the"], "choice": {"max_tokens": 40}}, "maximum context length is 40 tokens"),
-        ("complete", {"prompts": ["the " * 41], "choice": {}}, "you requested 41 tokens"),
-        ("complete", {"prompts": [""], "choice": {}}, "comes to no token"),
-        ("complete", {"prompts": [[10**6]], "choice": {}}, "the vocabulary of"),
-        ("embed", {"inputs": ["a"]}, "does not answer 'embed'"),
-        ("chat", {"messages": []}, "at least one message"),
+        (
+            "complete",
+            {"prompts": ["the"], "choice": {"max_tokens": 40}},
+            "maximum context length is 40 tokens",
+            "prompt",
+        ),
+        ("complete", {"prompts": ["the " * 41], "choice": {}}, "you requested 41 tokens", "prompt"),
+        ("complete", {"prompts": [""], "choice": {}}, "comes to no token", "prompt"),
+        ("complete", {"prompts": [[10**6]], "choice": {}}, "the vocabulary of", "prompt"),
+        ("complete", {"prompts": ["a"], "choice": {"logit_bias": {"96": 1}}}, "names token 96", "logit_bias"),
+        ("embed", {"inputs": ["a"]}, "does not answer 'embed'", None),
+        ("chat", {"messages": [{"role": "user", "content": ""}], "choice": {}}, "comes to no token", "messages"),
+        ("chat", {"messages": []}, "at least one message", None),
     ],
 )
-def test_what_cannot_be_answered_is_one_sentence(chatty: Path, do: str, fields: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_answered_is_one_sentence(
+    chatty: Path, do: str, fields: dict[str, Any], sentence: str, param: str | None
+) -> None:
     wrong, right = answers(chatty, (do, fields), ("complete", {"prompts": ["the"], "choice": GREEDY}))
     assert sentence in wrong[0]["error"]["message"]
     assert wrong[0]["error"]["status"] == 400
+    assert wrong[0]["error"].get("param") == param
     assert text(right), "others are answered all the same"
 
 
@@ -161,7 +190,7 @@ def test_a_prompt_is_echoed_by_models_that_go_on_with_it() -> None:
     words = {"echo": True, "choice": {"temperature": 0, "max_tokens": 0, "logprobs": 1}}
     (wrong,) = answers(writers.folder("t5"), ("complete", {"prompts": ["the"], **words}))
     assert wrong[0]["error"]["message"].startswith("'echo' is for models that go on with their prompt")
-    assert wrong[0]["error"]["status"] == 400
+    assert (wrong[0]["error"]["status"], wrong[0]["error"]["param"]) == (400, "echo")
     whole, long = answers(
         writers.folder("gpt2"),
         ("complete", {"prompts": [[5] * 40], **words}),
@@ -171,6 +200,19 @@ def test_a_prompt_is_echoed_by_models_that_go_on_with_it() -> None:
     assert [each["finished"]["reason"] for each in whole if "finished" in each] == ["length"]
     assert whole[-1]["end"] == {"prompt_tokens": 40, "completion_tokens": 0}
     assert "maximum context length is 40 tokens" in long[0]["error"]["message"]
+
+
+def test_a_model_without_a_bound_of_its_own_writes_so_many_tokens_and_no_more() -> None:
+    wrong, right = answers(
+        writers.folder("t5"),
+        ("complete", {"prompts": ["the"], "choice": {"max_tokens": 1 << 20}}),
+        ("complete", {"prompts": ["the"], "choice": GREEDY}),
+    )
+    assert "maximum context length is 4096 tokens" in wrong[0]["error"]["message"]
+    assert wrong[0]["error"]["code"] == "context_length_exceeded"
+    assert right[-1]["end"]["completion_tokens"] == 5
+    writer = Writer("t5", writers.tokenizer(), [3], True, None, 96)
+    assert (writer.limit([5], None), writer.limit([5], 4095), writer.limit([5], 9999, fit=True)) == (1024, 4095, 4095)
 
 
 def test_vectors_are_means_of_the_last_states_with_length_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from functools import cache
 from typing import Any
@@ -108,15 +109,21 @@ def test_a_text_that_is_cut_is_the_beginning_of_one() -> None:
     assert text.startswith("{")
 
 
-def test_white_space_cannot_go_on_for_ever() -> None:
-    grammar = grammars().compile_json_schema('{"type": "object"}')
+@pytest.mark.parametrize("schema", [{"type": "object"}, PERSON], ids=["object", "schema"])
+def test_there_is_no_white_space_between_the_parts(schema: Any) -> None:
+    """Else a model that has learnt no JSON writes nothing but white space until its tokens end."""
     tokenizer = byte_pairs()
-    space, brace = (tokenizer.encode(each)[0] for each in (" ", "{"))
-    logits = torch.zeros(len(tokenizer))
-    for token in (brace, space):
-        assert torch.isfinite(grammar.allowed(logits)[token])
-        grammar.take(token)
-    assert not torch.isfinite(grammar.allowed(logits)[space])
+    text = WrittenSequence(
+        tokenizer, [5, 6], SamplingSettings(0.0), 400, [tokenizer.eos_token_id], lambda told: None,
+        grammar=grammars().compile_json_schema(json.dumps(schema)),
+    )  # fmt: skip
+    likes = torch.tensor([float(each.isspace()) for each in map(tokenizer.decode, range(len(tokenizer)))])
+    noise = torch.Generator().manual_seed(1)
+    while text.choose(50 * likes + torch.randn(len(likes), generator=noise)) is not None:
+        pass
+    outside = re.sub(r'"[^"]*("|$)', '""', tokenizer.decode(text.tokens, skip_special_tokens=True))
+    assert outside.startswith("{")
+    assert not re.search(r"\s", outside)
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,10 @@ def test_what_is_read_of_a_prompt_is_what_is_written_behind_its_beginning(client
     asked: Any = {"model": CHAT, "temperature": 0, "logprobs": 1}
     written = client.completions.create(**asked, prompt=[5, 6, 7], max_tokens=6)
     alone = client.completions.create(**asked, prompt=[[5, 6, 7]], max_tokens=0, echo=True).choices[0].logprobs.tokens
-    tokenizer = writers.tokenizer()
-    ids = tokenizer.convert_tokens_to_ids(written.choices[0].logprobs.tokens)
+    pieces = written.choices[0].logprobs.tokens
+    assert "".join(pieces) == written.choices[0].text
+    words = [each[1:] if each.startswith(" ") else f"##{each}" for each in pieces]
+    ids = writers.tokenizer().convert_tokens_to_ids(words)
     read = client.completions.create(**asked, prompt=[[5, 6, 7, *ids], [5, 6]], max_tokens=1, echo=True)
     first = read.choices[0].logprobs
     assert first.tokens[:3] == alone
@@ -273,6 +275,7 @@ def test_vectors_come_as_numbers_and_as_bytes(client: Any) -> None:
         (lambda client: client.chat.completions.create(**GREEDY, response_format={"type": "yaml"}), "response_format"),
         (lambda client: client.chat.completions.create(**GREEDY, top_logprobs=2), "needs logprobs: true"),
         (lambda client: client.completions.create(model=CHAT, prompt="x", max_tokens=0), "give echo: true too"),
+        (lambda client: client.chat.completions.create(**GREEDY, logit_bias={"999999": 5}), "names token 999999"),
         (
             lambda client: client.completions.create(model=CHAT, prompt=[5] * 40, max_tokens=1, echo=True),
             "maximum context length is 40 tokens",
@@ -285,6 +288,7 @@ def test_what_cannot_be_answered_is_one_sentence_with_status_400(client: Any, as
         ask(client)
     assert sentence in refused.value.message
     assert refused.value.type == "invalid_request_error"
+    assert refused.value.param
 
 
 def test_a_stream_that_cannot_begin_has_a_status_too(client: Any) -> None:
@@ -464,6 +468,33 @@ class Book(pydantic.BaseModel):
     title: Annotated[str, pydantic.Field(max_length=10)]
     pages: Annotated[int, pydantic.Field(ge=0, le=999)]
     kind: Literal["novel", "play"]
+
+
+@pytest.mark.parametrize("stop", [None, "within", "between"])
+def test_the_tokens_of_a_completion_joined_are_its_text_whole_and_streamed(
+    client: Any, json_model: str, stop: str | None
+) -> None:
+    """A stop string may begin within a token, and a token be half of a character."""
+    asked: Any = {"model": json_model, "prompt": "the", "temperature": 2, "seed": 8, "max_tokens": 30, "logprobs": 1}
+    choice = client.completions.create(**asked).choices[0]
+    long = next(place for place, each in enumerate(choice.logprobs.tokens) if len(each) > 2 and place > 3)
+    begin = choice.logprobs.text_offset[long] + (stop == "within")
+    given = {} if stop is None else {"stop": [choice.text[begin : begin + len(choice.logprobs.tokens[long]) + 1]]}
+    expected = choice.text if stop is None else choice.text[: choice.text.find(given["stop"][0])]
+    whole = client.completions.create(**asked, **given).choices[0]
+    chunks = [each.choices[0] for each in client.completions.create(**asked, **given, stream=True)]
+    parts = [each.logprobs for each in chunks if each.logprobs is not None]
+    for text, tokens, offsets in (
+        (whole.text, whole.logprobs.tokens, whole.logprobs.text_offset),
+        (
+            "".join(each.text for each in chunks),
+            [token for each in parts for token in each.tokens],
+            [offset for each in parts for offset in each.text_offset],
+        ),
+    ):
+        assert text == expected
+        assert "".join(tokens) == text
+        assert offsets == [len("".join(tokens[:place])) for place in range(len(tokens))]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

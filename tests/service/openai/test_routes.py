@@ -267,10 +267,80 @@ def test_what_is_wrong_with_a_request_is_named(client, training_file, given, par
         assert refused.value.param == param
 
 
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("route", "given", "param", "message"),
+    [
+        ("chat/completions", {"max_tokens": 0}, "max_tokens", "max_tokens: input should be greater than or equal to 1"),
+        ("chat/completions", {"stop": [""]}, "stop.0", "stop.0: string should have at least 1 character"),
+        ("chat/completions", {"stop": [*"abcde"]}, "stop", "stop: list should have at most 4 items, not 5"),
+        ("chat/completions", {"stop": 5}, "stop", "stop: input should be a valid string or a valid list"),
+        (
+            "chat/completions",
+            {"temperature": 3, "n": 0},
+            "temperature",
+            "temperature: input should be less than or equal to 2; n: input should be greater than or equal to 1",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user"}]},
+            "messages.0.content",
+            "messages.0.content: field required",
+        ),
+        ("completions", {"prompt": ["a", 1]}, "prompt.1", "prompt.1: input should be a valid string"),
+        ("completions", {"prompt": []}, "prompt", "prompt: list should have at least 1 item, not 0"),
+        ("chat/completions", b'{"model": ', None, "the body is not JSON: Expecting value at character 10"),
+        ("chat/completions", b"", None, "the body is missing"),
+        ("chat/completions", b"[]", None, "the body should be a valid dictionary or object to extract fields from"),
+    ],
+)
+def test_a_mistake_in_a_body_is_told_once_in_the_names_of_the_body(served, route, given, param, message):
+    body = (
+        given
+        if isinstance(given, bytes)
+        else json.dumps({**(CHAT if route.startswith("chat") else {"model": "m"}), **given})
+    )
+    answer = served.submitter.post(f"/v1/{route}", content=body, headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["message"]) == (400, param, message)
+
+
 def test_a_file_of_another_shape_than_the_method_needs_is_refused(client):
     file = client.files.create(file=("pairs.jsonl", PREFERENCE * 20), purpose="fine-tune")
     with pytest.raises(openai.BadRequestError, match="holds preference rows; this method needs chat rows"):
         client.fine_tuning.jobs.create(model="scratch/gpt-tiny", training_file=file.id)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method", "sentence"),
+    [
+        (
+            "BertForSequenceClassification",
+            "supervised",
+            "classifies texts, and supervised takes models that continue texts",
+        ),
+        ("BertForSequenceClassification", "dpo", "classifies texts, and dpo takes models that write texts"),
+        ("T5ForConditionalGeneration", "supervised", "writes one text from another, and supervised takes"),
+        ("T5ForConditionalGeneration", "dpo", None),
+    ],
+)
+def test_a_published_model_of_another_kind_is_refused_when_the_job_is_made(
+    client, served, training_file, architecture, method, sentence
+):
+    name = f"kind-{len(served.store.models('acme'))}"
+    folder = published(served, served.started(served.job()), name)
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    file = training_file.id if method == "supervised" else pairs_of(client)
+    asked = {"model": name, "training_file": file, "method": {"type": method}}
+    if sentence is None:
+        assert client.fine_tuning.jobs.create(**asked).status == "queued"
+        return
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.fine_tuning.jobs.create(**asked)
+    assert sentence in refused.value.message
+    assert (refused.value.param, refused.value.code) == ("model", "unsupported_model")
 
 
 @pytest.fixture

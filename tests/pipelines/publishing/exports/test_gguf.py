@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -89,6 +91,22 @@ def test_llama_cpp_answers_as_the_model_does(name, made, tmp_path):
     assert exported.agreement["same_best"] > 0.98  # random weights: two best tokens may be almost equal
     assert exported.facts["greedy texts that are the same"] in ("4 of 5", "5 of 5")
     assert (tmp_path / "model.gguf").read_bytes()[:4] == b"GGUF"
+
+
+def test_a_chat_template_says_which_token_ends_an_answer(byte_bpe, monkeypatch):
+    import copy
+    from types import SimpleNamespace
+
+    from pipelines.data.chat_templates import TEMPLATES
+    from pipelines.publishing.exports import gguf
+
+    monkeypatch.setitem(sys.modules, "gguf", SimpleNamespace(TokenType=MagicMock()))
+    tokenizer, writer = copy.deepcopy(byte_bpe), MagicMock()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = TEMPLATES["chatml"]
+    gguf._tokens(writer, tokenizer, byte_level(tokenizer), len(tokenizer))
+    writer.add_eos_token_id.assert_called_once_with(tokenizer.sep_token_id)
+    writer.add_eot_token_id.assert_called_once_with(tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
 def test_weights_in_another_order_are_noticed(made, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from pipelines.core.errors import CommandError
+from pipelines.data.chat_templates import end_of_turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,6 +54,15 @@ def prompt_text(
             f"the chat template wrote {len(text)} characters, more than {LONGEST}; shorten the conversation"
         )
     return text
+
+
+def bounded_end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """`end_of_turn`, within the same bounds; None too for a template that needs more."""
+    try:
+        with limited(SECONDS, MEMORY):
+            return end_of_turn(tokenizer)
+    except (OverLimit, MemoryError):
+        return None
 
 
 @contextmanager

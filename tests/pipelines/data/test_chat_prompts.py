@@ -9,7 +9,8 @@ import time
 import pytest
 
 from pipelines.core.errors import CommandError
-from pipelines.serving.prompts import LONGEST, OverLimit, limited, prompt_text
+from pipelines.data import chat_prompts
+from pipelines.data.chat_prompts import LONGEST, OverLimit, bounded_end_of_turn, limited, prompt_text
 from tests import tiny
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -62,6 +63,15 @@ def test_a_template_that_fills_the_memory_is_stopped_and_the_bound_is_taken_back
 def test_a_template_that_writes_too_much_is_refused() -> None:
     with pytest.raises(OverLimit, match=f"more than {LONGEST}"):
         asked("{{ messages[0]['content'] }}" * 2, content="x" * (LONGEST // 2 + 1))
+
+
+def test_the_end_of_a_turn_is_looked_for_within_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = "{{ messages[1]['content'] }}[SEP]"
+    assert bounded_end_of_turn(tokenizer) == tokenizer.sep_token_id
+    monkeypatch.setattr(chat_prompts, "SECONDS", 0.2)
+    tokenizer.chat_template = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}[SEP]"
+    assert bounded_end_of_turn(tokenizer) is None
 
 
 @pytest.mark.parametrize(
