@@ -405,7 +405,8 @@ def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:
 
 def _unfit_evaluation(search: Search, trial: Recipe, cells: Iterable[Cell]) -> list[ConfigIssue]:
     """A score to choose by that the trials' evaluation does not measure, and what it shares with those that report."""
-    evaluation, issues = trial.stages[-1], []
+    evaluation = trial.stages[-1]
+    issues: list[ConfigIssue] = []
     measured = evaluation.score_names()
     if search.metric is not None and measured is not None and search.metric not in measured:
         sentence = f"'{search.metric}' is not measured by study.search.evaluate.{nearest(search.metric, measured)}"

@@ -23,6 +23,7 @@ from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import BASELINES, TASK_KINDS, nearest
 from pipelines.data.chat_templates import TemplateName, content_of, marks_of
+from pipelines.data.prompts import Prompts
 from pipelines.data.references import DatasetReference, short_names
 from pipelines.evaluation import held_out, policy
 from pipelines.evaluation.benchmark_selection import choose
@@ -181,7 +182,8 @@ class Evaluate(PolicyKeys, Stage):
         return short_names(self.datasets or (), [choice.name for choice in self.choices(recipe)[0]])
 
     def scored_on(self, recipe: Recipe) -> frozenset[str]:
-        data = [*(self.datasets or ()), *([] if self.prompts is None else [self.prompts])]
+        data: list[DatasetReference | Prompts] = [*(self.datasets or ())]
+        data += [] if self.prompts is None else [self.prompts]
         parts = [f"split '{each.split}' of {each.path}{f' ({each.name})' if each.name else ''}" for each in data]
         names = {*(self.benchmarks or ()), *(choice.name for choice in self.choices(recipe)[0])}
         return frozenset([*parts, *(f"the benchmark '{name}'" for name in names)])
