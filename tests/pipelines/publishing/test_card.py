@@ -18,6 +18,7 @@ from pipelines.core.load import loads
 from pipelines.core.results import BenchmarkScores, scores_in
 from pipelines.publishing.card import card, evidence
 from pipelines.publishing.destinations.destination import destination_of
+from pipelines.publishing.integrity import problems
 from pipelines.publishing.usage import load
 from tests import strangers
 
@@ -449,6 +450,7 @@ def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
     for number, (code, wanted) in enumerate(zip(codes, expected, strict=True)):
         found = strangers.run(code + PROBE, tmp_path / f"reader-{number}")["found"]
         assert found == pytest.approx(wanted, rel=1e-5), CARDS[number]
+        assert problems(tmp_path / f"elsewhere-{number}") == []  # nothing that Python would run was left there
 
 
 def test_only_a_method_that_peft_lacks_brings_a_module(tmp_path: Path) -> None:
