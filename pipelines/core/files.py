@@ -76,6 +76,11 @@ def write_json(path: Path, data: object, allow_nan: bool = False) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
 
 
+def archive_name(model: str) -> str:
+    """The folder in the download of a model of a server: its name, in letters that every file system takes."""
+    return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in model)
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of a file of rows, which end with LF or CRLF alone. `str.splitlines` would split a row at U+2028,
     U+0085 and other characters that its texts may hold."""

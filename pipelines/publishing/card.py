@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -28,13 +27,11 @@ from pipelines.publishing import curves, footprint, learnt_data, provenance
 from pipelines.publishing.clean_room import beside
 from pipelines.publishing.destinations.destination import Destination
 from pipelines.publishing.hub_metadata import Scores, kind_of_metric, metadata
+from pipelines.publishing.sources import REFERENCE
 from pipelines.publishing.usage import fetch, lines_of_use, load
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-UPLOAD = re.compile(r"file:[\w.-]+")
-"""A file that was uploaded to a server."""
 
 
 def card(
@@ -63,6 +60,7 @@ def card(
     use = HEAD_CLASSES[head.kind]
     baselines = list(dict.fromkeys(name for each in scores.values() for name in each.baselines))
     scored = settings_in(folder)
+    files = [str(each["path"]) for each in manifest.get("sources") or ()]
     return _template().render(
         metadata=metadata(
             recipe,
@@ -115,7 +113,9 @@ def card(
         place=_place(destination),
         download=_download(destination),
         asked=",".join(name for name in scores if name in TASKS),
-        local_data=", ".join(_local_data(recipe)),
+        data_folder=" --data DIR" if files else "",
+        again=_again(recipe, stage, destination, files),
+        local_data=", ".join(f"`{each}`" for each in files),
         chosen=", ".join(f"`{path} {comparison}`" for path, comparison in (require or {}).items()),
     )
 
@@ -373,23 +373,18 @@ def _download(destination: Destination) -> str:
     return f"hf download {name} --local-dir {name.rpartition('/')[2]}"
 
 
-def _local_data(recipe: Recipe) -> Iterable[str]:
-    """Files that the recipe names: strings that end like a data file, and uploads by their ids."""
-    ends = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
-
-    def walk(value: object) -> Iterable[str]:
-        if isinstance(value, str) and (value.lower().endswith(ends) or UPLOAD.fullmatch(value)):
-            yield f"`{value}`"
-        elif isinstance(value, Mapping):
-            for entry in value.values():
-                yield from walk(entry)
-        elif isinstance(value, list | tuple):
-            for entry in value:
-                yield from walk(entry)
-
-    return dict.fromkeys(
-        walk([provenance.public(stage.plain()) for stage in recipe.stages if stage.stage != "publish"])
-    )
+def _again(recipe: Recipe, stage: Stage, destination: Destination, files: Sequence[str]) -> list[str]:
+    """The commands that run the recipe as somebody's own run, which publishes elsewhere. `files` are paths relative to
+    the recipe, which is copied beside them; none lead there where one is a model of a server."""
+    if any(REFERENCE.match(each) for each in files):
+        return []
+    published = f"{_place(destination)}/recipe.yaml"
+    mine = {each.id: f"-{each.id}" for each in recipe.stages if each.stage == "publish"} | {stage.id: ""}
+    to = " ".join(f"stages.{name}.to=registry/{recipe.name}{ending}-again" for name, ending in mine.items())
+    if not files:
+        return [f"finery run {published} {to}"]
+    copy = f"DIR/{recipe.name}-again.yaml"
+    return [f"cp {published} {copy}", f"finery run {copy} {to}"]
 
 
 def _version() -> str:

@@ -2,8 +2,8 @@
 
 A checkpoint has a Hub name, a publication's, a stage's, or its folder's last part. Nobody is told how the author's
 disk is arranged, and `model`, the folder in which every stage keeps its model, says nothing. On a server
-`FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "file:ID"}`, and likewise
-`job:NAME` and `model:NAME`. What is published names these, and none of the server's folders (`public`).
+`FINERY_REFERENCES` names a file that says what the paths of a recipe stand for: `{path: "model:NAME@3"}`, `job:NAME`,
+and of uploads `data/NAME`. What is published names these, and none of the server's folders (`public`).
 """
 
 from __future__ import annotations

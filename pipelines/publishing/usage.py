@@ -34,6 +34,9 @@ def load(auto_class: str, destination: Destination, folder: Path, adapter: bool,
     lines += [f"folder = snapshot_download({place})" if fetched else f"folder = {place}"]
     if modules:
         lines += [
+            # A cache beside the module would be a file that nobody published. `verify` refuses every one, since Python
+            # runs a planted one in place of the module that was checked: so none may come from the card.
+            "sys.dont_write_bytecode = True  # the folder stays as it was published",
             "sys.path.insert(0, folder)",
             *(f"import {module}  # teaches PEFT the method" for module in modules),
             "",

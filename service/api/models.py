@@ -17,6 +17,7 @@ from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from pipelines.core.files import archive_name
 from pipelines.core.scores import smaller_is_better
 from service.api.context import Caller, Service, ServiceOf, Submitter, Viewer
 from service.api.documents import ModelDocument, Page, ScoreDocument, page
@@ -150,9 +151,7 @@ def download(name: str, service: ServiceOf, caller: Viewer, fingerprint: Fingerp
     """All files of a model as one tar, which is made while it is read."""
     model = model_of(service, caller, name, fingerprint)
     folder = folder_of(model)
-    plain = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in model.name
-    )
+    plain = archive_name(model.name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}.tar"'}
     return StreamingResponse(_tar(folder, plain), media_type="application/x-tar", headers=headers)
 

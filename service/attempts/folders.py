@@ -29,7 +29,7 @@ from service.jobs.job import Attempt, Job
 RECIPE = "recipe.yaml"
 INPUTS = "inputs"
 REFERENCES = "references.json"
-"""In `inputs`: what the paths of the recipe stand for, `{path: "file:ID"}`."""
+"""In `inputs`: what the paths of the recipe stand for, `{path: "model:NAME@3"}`; of an upload `data/NAME`."""
 PUBLISHED = "published"
 CACHE = "cache"
 MOST_FILES = 20_000

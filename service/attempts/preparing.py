@@ -66,10 +66,11 @@ def prepare(
     checkpoints: dict[str, Path] = {}
     for name in wanted.jobs:
         checkpoints[f"job:{name}"] = model_of_job(store, settings, job.project, name)
-    named = {f"file:{name}": path for name, path in files.items()} | checkpoints
+    named = names_of_uploads(files.values()) | {path: name for name, path in checkpoints.items()}
     for name in wanted.models:
         model = version_of(store, job, name)
-        checkpoints[f"model:{name}"] = named[f"model:{model.reference}"] = Path(model.path)
+        checkpoints[f"model:{name}"] = Path(model.path)
+        named[Path(model.path)] = f"model:{model.reference}"
     _name_references(folders, named)
     made = materialise(job.request.recipe, job.request.overrides, files=files, checkpoints=checkpoints)
     if not folders.recipe.is_file() or folders.recipe.read_text(encoding="utf-8") != made.recipe:
@@ -131,12 +132,21 @@ def sandbox_around(settings: Settings, read: Iterable[Path | str], write: Iterab
     )
 
 
-def _name_references(folders: Folders, places: Mapping[str, Path]) -> None:
+def names_of_uploads(paths: Iterable[Path]) -> dict[Path, str]:
+    """What each is called in what is published: by its own name, which its owner knows, as files of a run on one's own
+    machine are that lie elsewhere (`pipelines.publishing.sources`); its id says nothing where the server is not."""
+    names: dict[Path, str] = {}
+    for path in paths:
+        numbered = (f"data/{number}/{path.name}" for number in range(1, len(names) + 2))
+        names[path] = next(each for each in (f"data/{path.name}", *numbered) if each not in names.values())
+    return names
+
+
+def _name_references(folders: Folders, names: Mapping[Path, str]) -> None:
     """What the recipe's paths stand for, so that what is published names that."""
     (folders.job / INPUTS).mkdir(exist_ok=True)
-    write_file(
-        str(folders.job / INPUTS), REFERENCES, json.dumps({str(path): name for name, path in places.items()}).encode()
-    )
+    content = json.dumps({str(path): name for path, name in names.items()})
+    write_file(str(folders.job / INPUTS), REFERENCES, content.encode())
 
 
 def _refuse_code(store: Store, settings: Settings, job: Job) -> None:

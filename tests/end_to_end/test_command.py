@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,50 @@ def test_the_lines_of_the_card_load_the_checkpoint_and_predict_as_measured(desk:
     label, logits = done.stdout.splitlines()[-2:]
     assert label == ["bad", "good"][row["prediction"]]
     assert json.loads(logits) == pytest.approx(row["logits"], abs=2e-3)
+
+
+@pytest.fixture(scope="module")
+def stranger(desk: Desk, table: str) -> tuple[Path, dict[str, str]]:
+    """A folder with nothing but the publication and its data, and the card's commands by their verb, DIR filled in."""
+    place = desk.folder.parent / "stranger"
+    published = shutil.copytree(desk.folder / "registry/reviews", place / "registry/reviews")
+    (place / "given").mkdir()
+    shutil.copy(desk.folder / "reviews.csv", place / "given")
+    card = (published / "README.md").read_text()
+    (block,) = re.findall(r"```shell\n(.*?)```", card, re.DOTALL)
+    lines = [line.replace("DIR", "given") for line in block.strip().splitlines()]
+    return place, {re.sub(r"finery (\w+).*", r"\1", line.partition("  #")[0]): line for line in lines}
+
+
+def told_by(desk: Desk, place: Path, *commands: str) -> str:
+    """What a shell in the stranger's folder prints."""
+    path = f"{FINERY.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = desk.environment | {"PATH": path, "FINERY_HOME": str(place / "home")}
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(commands)], cwd=place, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_stranger_checks_the_publication_and_runs_its_recipe_by_the_commands_of_the_card(
+    desk: Desk, stranger: tuple[Path, dict[str, str]]
+) -> None:
+    place, commands = stranger
+    assert list(commands)[1:3] == ["verify", "reproduce"]
+    before = (place / "registry/reviews/publication.json").read_bytes()
+    told_by(desk, place, *(line for verb, line in commands.items() if verb != "reproduce"))
+    assert (place / "registry/reviews/publication.json").read_bytes() == before
+    assert (place / "registry/reviews-again/publication.json").is_file()
+
+
+@pytest.mark.long
+def test_a_stranger_makes_it_again_by_the_command_of_the_card(
+    desk: Desk, stranger: tuple[Path, dict[str, str]]
+) -> None:
+    place, commands = stranger
+    told_by(desk, place, commands["reproduce"])
+    assert (place / "runs/reproduce-reviews/registry/reviews/publication.json").is_file()
 
 
 def test_the_same_command_again_reuses_everything(desk: Desk, table: str) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, archive_name
+from pipelines.core.secrets import served
 from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
 
 _AT_FDCWD = -100
@@ -53,8 +54,8 @@ class Folder:
         return str(self.path)
 
     def load_from(self) -> str:
-        """The folder as the recipe names it."""
-        return self.to
+        """The folder as the recipe names it; of what a job of a server publishes the one that is downloaded."""
+        return archive_name(self.to.rstrip("/").rpartition("/")[2]) if served() else self.to
 
     def marker(self) -> dict[str, Any] | None:
         """The folder's publication.json."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from pipelines.core.load import loads
 from pipelines.core.results import BenchmarkScores, scores_in
 from pipelines.publishing.card import card, evidence
 from pipelines.publishing.destinations.destination import destination_of
+from pipelines.publishing.integrity import problems
 from pipelines.publishing.usage import load
 from tests import strangers
 
@@ -71,6 +72,7 @@ def write(
     adapter: bool = False,
     own: bool = True,
     text: str = RECIPE,
+    sources: Sequence[str] = (),
     **named: Any,
 ) -> str:
     recipe = loads(text)
@@ -90,7 +92,7 @@ def write(
         scored,
         trained,
         PROOF,
-        {"hardware": HARDWARE},
+        {"hardware": HARDWARE, "sources": [{"path": each} for each in sources]},
         **named,
     )
 
@@ -210,14 +212,38 @@ def test_it_says_how_the_model_was_made(tmp_path):
     for command in (
         "(cd registry/tiny && sha256sum -c SHA256SUMS)",
         "finery evaluate registry/tiny --benchmarks glue/mrpc",
-        "finery verify registry/tiny --data DIR",
-        "finery reproduce registry/tiny --data DIR",
-        "finery run registry/tiny/recipe.yaml",
+        "finery verify registry/tiny  #",
+        "finery reproduce registry/tiny  #",
+        "finery run registry/tiny/recipe.yaml stages.publish.to=registry/tiny-again  #",
     ):
         assert command in text
+    assert "DIR" not in text
     assert "Overlap with the training data was not looked for: glue/mrpc." in text
     assert "hf download" not in text
     assert "hf download ada/tiny --local-dir tiny" in write(tmp_path, to="hub:ada/tiny")
+
+
+def test_commands_name_the_data_of_the_author_and_where_the_recipe_finds_it(tmp_path):
+    text = write(tmp_path, sources=["rows/train.csv", "data/dev.csv"])
+    lines = [line.partition("  #")[0] for line in text.partition("```shell\n")[2].partition("```")[0].splitlines()]
+    assert lines[-4:] == [
+        "finery verify registry/tiny --data DIR",
+        "finery reproduce registry/tiny --data DIR",
+        "cp registry/tiny/recipe.yaml DIR/tiny-again.yaml",
+        "finery run DIR/tiny-again.yaml stages.publish.to=registry/tiny-again",
+    ]
+    assert "files of its author: `rows/train.csv`, `data/dev.csv`." in text
+    on_a_model = write(tmp_path, sources=["model:demo@1", "data/dev.csv"])
+    assert "finery reproduce registry/tiny --data DIR" in on_a_model
+    assert "finery run" not in on_a_model  # the name means a model on its server alone
+
+
+def test_a_job_of_a_server_names_the_folder_that_is_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("FINERY_SECRETS", str(tmp_path))
+    text = write(tmp_path, to="published/ft:gpt::1")
+    assert 'folder = "ft-gpt--1"' in text
+    assert "finery verify ft-gpt--1  #" in text
+    assert "published/" not in text
 
 
 def test_the_picture_of_the_curves_is_linked_beside_the_card(tmp_path):
@@ -449,6 +475,7 @@ def test_adapters_load_by_the_lines_of_their_cards_where_finery_does_not_exist(
     for number, (code, wanted) in enumerate(zip(codes, expected, strict=True)):
         found = strangers.run(code + PROBE, tmp_path / f"reader-{number}")["found"]
         assert found == pytest.approx(wanted, rel=1e-5), CARDS[number]
+        assert problems(tmp_path / f"elsewhere-{number}") == []  # nothing that Python would run was left there
 
 
 def test_only_a_method_that_peft_lacks_brings_a_module(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from pipelines.core.errors import RecipeError
 from service.attempts.folders import folders_of
-from service.attempts.preparing import Missing, model_of_job, prepare, words_of
+from service.attempts.preparing import Missing, model_of_job, names_of_uploads, prepare, words_of
 from service.jobs.job import HostShare, JobRequest
 from service.jobs.states import State
 from service.uploads import file_path
@@ -54,6 +54,18 @@ def test_an_uploaded_file_lies_in_the_job_s_folder_under_its_own_name_and_stays(
     assert str(place) in (spec.folder / "recipe.yaml").read_text()
     file_path(server.settings, file).unlink()
     assert place.read_bytes() == b'{"text": "x"}\n'
+
+
+def test_what_is_published_calls_uploads_by_their_names(tmp_path):
+    paths = [
+        tmp_path / place for place in ("file-1/train.csv", "file-2/dev.csv", "file-3/train.csv", "file-4/train.csv")
+    ]
+    assert list(names_of_uploads(paths).values()) == [
+        "data/train.csv",
+        "data/dev.csv",
+        "data/1/train.csv",
+        "data/2/train.csv",
+    ]
 
 
 def test_a_file_of_another_project_is_gone_for_this_one(server, upload):

@@ -1,10 +1,11 @@
-"""What is published, and what the API says of it, names uploads and models by their ids, and no folder of the server."""
+"""What is published, and what the API says of it, names uploads by their names, models by reference, and no folder of the server."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -98,13 +99,15 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "served"
-        environment = {name: value for name, value in os.environ.items() if name != "FINERY_HOME"} | {
+        root = str(Path(__file__).parents[3])
+        self.environment = {name: value for name, value in os.environ.items() if name != "FINERY_HOME"} | {
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": root,
         }
         words = [sys.executable, "-m", "service.cli", "serve", "--home", str(self.home), "--port", "0", "--json"]
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.environment
         )
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["url"]
@@ -199,15 +202,28 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
             server.get(f"/api/v1/jobs/{job['id']}/events?limit=1000").text, job["id"], ours
         )  # relative to the job's own folder
 
-    assert f"file:{rows}" in found["own"]["recipe.yaml"]
-    assert f"`file:{rows}`" in found["own"]["README.md"]
-    assert f"file:{chats}" in found[tuned]["recipe.yaml"]
+    assert "train: data/rows.jsonl" in found["own"]["recipe.yaml"]
+    assert "`data/rows.jsonl`" in found["own"]["README.md"]
+    assert "data/chats.jsonl" in found[tuned]["recipe.yaml"]
+    for name, texts in found.items():  # what nobody knows who has the folder alone
+        assert "published/" not in texts["README.md"], name
+        assert "file:" not in texts["README.md"] + texts["recipe.yaml"] + texts["manifest.json"], name
     assert 'checkpoint: "model:own@1"' in found["onward-model"]["recipe.yaml"]
     assert 'checkpoint: "job:own"' in found["onward-job"]["recipe.yaml"]
     assert "`model:own@1`" in found["onward-model"]["README.md"]
+    stranger = tmp_path / "stranger"  # with the file as it was uploaded, in a folder of the usual name
+    (stranger / "data").mkdir(parents=True)
+    (stranger / "data/rows.jsonl").write_text(LABELLED)
+    with tarfile.open(fileobj=io.BytesIO(server.get("/api/v1/models/own/download").content)) as said:
+        said.extractall(stranger, filter="data")
+    line = next(line for line in found["own"]["README.md"].splitlines() if line.startswith("finery verify"))
+    verb = [sys.executable, "-m", "service.cli", *shlex.split(line.partition("  #")[0])[1:3], "--json"]
+    done = subprocess.run(verb, cwd=stranger, capture_output=True, text=True, env=server.environment)
+    verified = json.loads(done.stdout)
+    assert (verified["verified"], len(verified["scores"])) == (True, 2), done.stdout + done.stderr
     bases = {model["name"]: model["base"] for model in server.get("/api/v1/models").json()["data"]}
     assert (bases["own"], bases["onward-model"], bases["onward-job"]) == ("", "model:own@1", "job:own")
     assert (server.home / "jobs" / first / "cache" / "stages").is_dir()
     assert len(list((server.home / "cache" / "default" / "stages").iterdir())) > 4
     again = found["own"]["recipe.yaml"].replace("name: own", "name: own-again").replace("published/own", "own-again")
-    server.submit(again)  # what is published can be sent again
+    server.submit(again.replace("data/rows.jsonl", f"file:{rows}"))  # as `finery submit` does it
