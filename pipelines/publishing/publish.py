@@ -392,7 +392,7 @@ def _unscored(requirement: Requirement, recipe: Recipe, source: str, scored: Map
 def _is_complete(record: JSONObject | None, fingerprint: str) -> bool:
     """Whether a marker speaks of this publication with all that is written today, whoever signed it."""
     wanted = {"complete": True, "fingerprint": fingerprint, "contents": CONTENTS}
-    return record is not None and record | wanted == record
+    return record is not None and all(record.get(key) == value for key, value in wanted.items())
 
 
 def _mark(folder: Path, publication: JSONObject) -> None:

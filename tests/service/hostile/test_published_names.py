@@ -1,4 +1,4 @@
-"""What is published, and what the API says of it, names uploads by their names, models by reference, and no folder of the server."""
+"""What is published, and what the API says of it, names uploads by name, models by reference, and no server folder."""
 
 from __future__ import annotations
 

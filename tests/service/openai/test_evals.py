@@ -504,6 +504,10 @@ def test_another_project_asks_a_model_as_long_as_an_admin_lets_it(client: Any, s
             permissions.create(GOOD, project_ids=projects)
     with pytest.raises(openai.BadRequestError, match="serves resuming alone"):
         permissions.create(f"{GOOD}:ckpt-step-3", project_ids=["guests"])
+    assert served.submitter.delete(f"/api/v1/models/{GOOD}").status_code == 204
+    assert refused()
+    assert served.submitter.post(f"/api/v1/models/{GOOD}/restore").status_code == 200
+    assert GOOD in [each.id for each in guest.models.list()]
     assert permissions.delete(made.id, fine_tuned_model_checkpoint=GOOD).deleted
     assert refused()
     admin.close()
