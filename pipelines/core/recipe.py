@@ -6,6 +6,7 @@ a data library.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -60,7 +61,7 @@ def _architecture(value: object) -> Any:
 def _folder_or_name(value: str, info: ValidationInfo) -> str:
     """A folder beside the recipe becomes absolute; anything else is a name on the Hub."""
     place = Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()
-    if place.is_dir():
+    if os.path.isdir(place):
         return str(place.resolve())
     if not HUB_ID.match(value):
         raise ValueError(

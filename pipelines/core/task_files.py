@@ -147,7 +147,7 @@ def _matrix(data: dict[str, Any], read: Any) -> None:
 def _read(value: str, folder: Path, position: Position, done: Inserted) -> Mapping[str, Any] | None:
     """The task that a file describes, its data paths made good. Raises RecipeError where it cannot be read."""
     path = Path(os.path.abspath(folder / os.path.expanduser(value)))
-    if not path.exists():
+    if not os.path.exists(path):
         done.issues.append((position, f"'{value}' does not exist; looked for {path}"))
         return None
     content, lines = read_yaml(path)
@@ -172,7 +172,7 @@ def _beside(value: Any, folder: Path) -> Any:
         value.startswith(("./", "../", "~"))
         or value.lower().endswith(DATA_ENDINGS)
         or any(each in value for each in "*?[")
-        or place.exists()
+        or os.path.exists(place)
     )
     return str(place) if means_file else value
 

@@ -19,6 +19,7 @@ What no way explains is refused with the template's name for it: marks in the te
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _known(value: str, info: ValidationInfo) -> str | None:
     if value in TEMPLATES:
         return value
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
-    if not place.is_file():
+    if not os.path.isfile(place):
         if not files_exist(info):
             return None
         names = ", ".join(TEMPLATES)

@@ -32,7 +32,7 @@ def candidates(path: str) -> list[Path]:
 
 def folder_of(path: str) -> Path | None:
     """The folder that holds `path`."""
-    return next((folder for folder in candidates(path) if folder.is_dir() and configurations(folder)), None)
+    return next((folder for folder in candidates(path) if os.path.isdir(folder) and configurations(folder)), None)
 
 
 def find(path: str, name: str | None) -> FileSource | None:

@@ -64,9 +64,11 @@ def _existing(path: str, folder: Path) -> str:
     if mirror.folder_of(path) is not None:
         return path
     place = Path(os.path.abspath(folder / os.path.expanduser(path)))
-    if place.is_file() and place.suffix.lower() not in READERS:
+    if (
+        os.path.isfile(place) and place.suffix.lower() not in READERS
+    ):  # false, and no error, for a name that is too long
         raise ValueError(f"'{path}' has an unknown format; known file endings: {', '.join(READERS)}")
-    if place.exists():
+    if os.path.exists(place):
         return str(place)
     if files.is_pattern(path):
         if not files.matches(str(place)):
@@ -81,7 +83,7 @@ def _existing(path: str, folder: Path) -> str:
 
 def _neighbours(place: Path) -> str:
     """The nearest name among the files beside a missing one."""
-    if not place.parent.is_dir():
+    if not os.path.isdir(place.parent):
         return f" (there is no folder {place.parent})"
     hint = nearest(place.name, sorted(each.name for each in place.parent.iterdir() if each.suffix.lower() in READERS))
     return f".{hint}" if hint else ""

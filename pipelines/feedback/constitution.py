@@ -9,6 +9,7 @@ the completion as it was, and its row out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -63,7 +64,7 @@ def _read(value: Any, info: ValidationInfo) -> Any:
     place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
     if place.suffix.lower() not in ENDINGS:
         raise ValueError(f"'{value}' is neither '{DEFAULT}' nor a YAML file of principles.{nearest(value, (DEFAULT,))}")
-    if not place.is_file():
+    if not os.path.isfile(place):
         raise ValueError(f"'{value}' does not exist; looked for {place}")
     return _principles(place, value)
 

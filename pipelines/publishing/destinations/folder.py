@@ -101,11 +101,15 @@ class Folder:
     def _refusal(self) -> str | None:
         if self.path == self.path.parent:
             return "is the root of the file system; name a folder of its own"
-        if self.path.exists() and not self.path.is_dir():
-            return "is a file, must be a folder"
         try:
+            if self.path.exists() and not self.path.is_dir():
+                return "is a file, must be a folder"
             holds_something_else = self.path.is_dir() and any(self.path.iterdir()) and self.marker() is None
-        except (OSError, PublishError):
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return "is a name that is too long for the file system; choose a shorter one"
+            return "cannot be read; correct its permissions or choose another folder"
+        except PublishError:
             return "cannot be read; correct its permissions or choose another folder"
         if holds_something_else:
             return "holds files that are no Finery publication; choose another folder, or empty this one"

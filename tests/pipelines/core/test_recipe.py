@@ -265,3 +265,26 @@ def test_what_trains_or_samples_passes_over_models_that_score(tmp_path):
         folder=tmp_path,
     )
     assert [recipe.model_of(stage) for stage in recipe.stages] == ["model", "sft", "sft", "scores", "again"]
+
+
+LONG = "a" * 300
+"""Longer than a file system lets a name be."""
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        f"{{stage: pretrain, objective: masked_lm, datasets: [{{path: {LONG}.csv}}]}}",
+        f"{{stage: pretrain, objective: masked_lm, datasets: [{{path: {LONG}*.csv}}]}}",
+        f"{{stage: supervised, task: ./{LONG}.yaml}}",
+        f"{{stage: supervised, task: glue/cola, chat_template: ./{LONG}.jinja}}",
+        f"{{stage: evaluate, benchmarks: [./{LONG}.yaml]}}",
+        f"{{stage: feedback, prompts: {{path: {LONG}.csv}}, judge: {{name: local, checkpoint: ./{LONG}}}, constitution: ./{LONG}.yaml}}",
+        f"{{stage: publish, to: ./{LONG}}}",
+    ],
+)
+def test_a_name_that_is_too_long_for_the_file_system_is_a_mistake_as_one_that_is_not_there(stage):
+    """Asking for such a file is an error, not a no (found by the fuzzer)."""
+    with pytest.raises(RecipeError) as caught:
+        loads(f"name: a\nmodel: {{checkpoint: ./{LONG}}}\nstages:\n  - {stage}\n")
+    assert f"'./{LONG}" in str(caught.value)
