@@ -144,7 +144,7 @@ def test_every_kind_of_training_is_that_of_one_process(
     (tmp_path / "recipe.yaml").write_text(RECIPES[name])
     words = [f"launch.profile={profile}", f"launch.num_processes={processes}"]
     place = (str(tmp_path / "recipe.yaml"), words, str(tmp_path / "run"), str(tmp_path / "home"))
-    assert forked.fork(forked.run_on_forked_ranks, *place, seconds=500) == 0, ranks_log(tmp_path / "run")[-5000:]
+    assert forked.fork(forked.run_on_forked_ranks, *place, seconds=900) == 0, ranks_log(tmp_path / "run")[-5000:]
     expected, found = numbers(alone[name]), numbers(tmp_path / "run")
     assert found.keys() == expected.keys()
     for key, number in expected.items():
