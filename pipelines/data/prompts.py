@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from pipelines.core.interfaces import Context
+
 OF_MESSAGES = ("messages", "conversations", "prompt")
 """Columns of questions, in the order in which they are looked for."""
 PLAIN = 64
@@ -38,6 +40,23 @@ REACH = 12
 first words."""
 SPARE = 16
 """Tokens that must follow the last one that is kept, so that what was not read cannot change it."""
+
+
+class _WholeRows:
+    """The rows of prompts with all their columns; where another process encoded the prompts, read when one is asked
+    for."""
+
+    def __init__(self, prompts: Prompts, data: Dataset | None) -> None:
+        self.prompts, self.data = prompts, data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _WholeRows, (self.prompts, None)
+
+    def __getitem__(self, place: int) -> Mapping[str, Any]:
+        if self.data is None:
+            self.data = self.prompts._rows()[3]
+        row: Mapping[str, Any] = self.data[place]
+        return row
 
 
 class PromptText(str):
@@ -72,7 +91,7 @@ class PromptText(str):
 class PromptRows:
     """Prompts in the order of the file."""
 
-    ids: list[list[int]]
+    ids: Sequence[list[int]]
     """Token ids of each prompt, with what the tokenizer puts before a text (and behind it, for an encoder)."""
     texts: list[PromptText]
     index: list[int]
@@ -120,12 +139,25 @@ class Prompts(Block):
         column, rows, described, _ = self._rows()
         return [_words(cell, described, number, column, system) for number, cell, system in rows if not _empty(cell)]
 
+    def read_once(
+        self, context: Context, tokenizer: PreTrainedTokenizerBase, encoder_decoder: bool = False
+    ) -> PromptRows:
+        """As `read`, for the processes of a stage: the main one encodes, and all map what came out. Called on every
+        process."""
+        from pipelines.data.ragged import made_once
+
+        rows, tokenizer.chat_template = made_once(
+            context, "prompts", lambda: (self.read(tokenizer, encoder_decoder), tokenizer.chat_template)
+        )
+        return rows
+
     def read(self, tokenizer: PreTrainedTokenizerBase, encoder_decoder: bool = False) -> PromptRows:
         """The prompts as `tokenizer` has them. For an encoder-decoder the prompt is the source. Raises DataError.
 
         A template that is asked for, or that messages need, becomes the tokenizer's own.
         """
         column, rows, described, data = self._rows()
+        whole = _WholeRows(self, data)
         if self.chat_template is not None:
             chat_templates.adopt(tokenizer, self.chat_template)
         plain = column in (self.text, "text")
@@ -136,7 +168,7 @@ class Prompts(Block):
         for place, (number, cell, system) in enumerate(rows):
             if _empty(cell):
                 continue
-            sources.append(partial(data.__getitem__, place))
+            sources.append(partial(whole.__getitem__, place))
             dialogue = None if plain and isinstance(cell, str) else _dialogue(cell, described, number, column, system)
             if dialogue is not None and dialogue.templated and not tokenizer.chat_template:
                 chat_templates.adopt(tokenizer, None)
@@ -160,6 +192,8 @@ class Prompts(Block):
         described: str,
     ) -> PromptRows:
         """Ids and readable texts, within the limits."""
+        from pipelines.data.ragged import Ragged
+
         ids: list[list[int]] = []
         shown: list[PromptText] = []
         row_numbers: list[int] = []
@@ -186,7 +220,7 @@ class Prompts(Block):
                 f"{described} has {len(index)} prompts, all longer than {self.max_length or ASKED} tokens; "
                 "raise max_length"
             )
-        return PromptRows(ids, shown, row_numbers, truncated, tuple(left_out))
+        return PromptRows(Ragged.of(ids), shown, row_numbers, truncated, tuple(left_out))
 
     def _source(self) -> DataSource:
         return find(self.path, self.name)

@@ -11,17 +11,19 @@ nats a completion.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.interfaces import Context, Rows
+from pipelines.core.interfaces import Context, Rows, World
 from pipelines.core.recipe import START
+from pipelines.data.ragged import SHARED
 from pipelines.evaluation import policy
 from pipelines.metrics.statistics import intervals
 from pipelines.models.log_probabilities import completion_log_probabilities
@@ -157,7 +159,7 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
     chosen = policy.model_of(context.recipe, stage)
     tokenizer = context.open_tokenizer(None if chosen == START else chosen)
     writer = PolicyModel(stage, context, chosen, tokenizer)
-    prompts = stage.prompts.read(tokenizer, writer.encoder_decoder)
+    prompts = stage.prompts.read_once(context, tokenizer, writer.encoder_decoder)
     if prompts.left_out and context.world.is_main:
         context.events.emit(
             "warning",
@@ -177,7 +179,7 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
         del rival
     if not context.world.is_main:
         return
-    scorer = stage.reward.open(context)
+    scorer = stage.reward.open(replace(context, world=World()))  # the main process scores
     own, other = _scored(scorer, prompts, written), None if beside is None else _scored(scorer, prompts, beside)
     _keep(
         report,
@@ -189,6 +191,7 @@ def ask(stage: Evaluate, context: Context, report: Report) -> None:
         kl_estimates(own_likely, other_likely) if compared else None,
         started,
     )
+    shutil.rmtree(context.folder / SHARED, ignore_errors=True)
 
 
 class PolicyModel:

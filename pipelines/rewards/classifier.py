@@ -87,11 +87,8 @@ class Classifier(RewardBlock):
     def open(self, context: Context) -> Scorer:
         from pipelines.rewards import reward
 
-        model = reward.ready(
-            context.open_model(
-                Head("sequence_classification"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True
-            )
-        )
+        model = reward.opened(context, Head("sequence_classification"), self.source, self.checkpoint)
+        model = reward.ready(model, context.world)
         tokenizer = context.open_tokenizer(self.source, checkpoint=self.checkpoint)
         limit = reward.usable(model, tokenizer, self.max_length)
         column = self._column(model)

@@ -72,7 +72,7 @@ class RewardModel(RewardBlock):
         from pipelines.data.reward_inputs import RewardCollator, encode_scored, settings_in
         from pipelines.rewards import reward as batches
 
-        model = context.open_model(Head("reward"), stage_id=self.source, checkpoint=self.checkpoint, trained_head=True)
+        model = batches.opened(context, Head("reward"), self.source, self.checkpoint)
         if model.config.num_labels != 1:
             raise ModelError(
                 f"'{self.checkpoint or self.source}' has {model.config.num_labels} outputs and is a classifier; "
@@ -86,7 +86,7 @@ class RewardModel(RewardBlock):
         if getattr(model.config, "pad_token_id", None) is None:
             # transformers' decoders look for the last token that is no padding
             model.config.pad_token_id = together.pad_id
-        model = batches.ready(model)
+        model = batches.ready(model, context.world)
         stops = ends_of(model)
 
         def scores(prompts: Sequence[str], completions: Sequence[str]) -> list[float]:

@@ -7,6 +7,7 @@ that scores reads batches of similar length, in fp32, without gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.config import ConfigIssues, Consulted
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.utils import ModelOutput
 
-    from pipelines.core.interfaces import Context
+    from pipelines.core.interfaces import Context, Head, World
 
 
 Scorer = Callable[[Sequence[str], Sequence[str]], list[float]]
@@ -30,7 +31,8 @@ class RewardBlock(Consulted):
     """A reward in a recipe."""
 
     def open(self, context: Context) -> Scorer:
-        """The function that scores. Called once a stage, on every process. Raises ModelError."""
+        """The function that scores. Called once a stage, on every process of `context.world`, each of which then scores
+        equally many texts at a time. Raises ModelError."""
         raise NotImplementedError
 
 
@@ -63,6 +65,7 @@ def read_by_length(
     import numpy as np
     import torch
 
+    from pipelines.models import fsdp
     from pipelines.models.read_places import text_alone
 
     scores = np.zeros(len(examples), dtype=np.float64)
@@ -75,6 +78,7 @@ def read_by_length(
             with text_alone(model, inputs):
                 outputs = model(**inputs)
             scores[places] = read(outputs, inputs).float().reshape(-1).cpu().numpy()
+    fsdp.give_up(model)
     if not np.isfinite(scores).all():
         raise ModelError(
             f"{type(model).__name__} gives a text the score {scores[~np.isfinite(scores)][0]}; its weights are damaged"
@@ -82,12 +86,30 @@ def read_by_length(
     return [float(score) for score in scores]
 
 
-def ready(model: PreTrainedModel) -> PreTrainedModel:
-    """The model on this process's device, in fp32, learning nothing."""
+def opened(context: Context, head: Head, source: str | None, checkpoint: str | None) -> PreTrainedModel:
+    """The model of a stage or of a checkpoint, not in its place yet: see `ready`."""
+    from pipelines.models.open_once import open_once
+
+    return open_once(
+        context,
+        head,
+        partial(context.open_model, head, stage_id=source, checkpoint=checkpoint, trained_head=True),
+    )
+
+
+def ready(model: PreTrainedModel, world: World | None = None) -> PreTrainedModel:
+    """The model on this process's device, in fp32, learning nothing. Where those of a `world` divide what they train,
+    its weights are divided too."""
     import torch
 
+    from pipelines.models import fsdp
+
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    return model.to(device=device, dtype=torch.float32).eval().requires_grad_(False)
+    model = model.to(dtype=torch.float32).eval().requires_grad_(False)
+    if world is None or not world.is_sharded:
+        return model.to(device)
+    fsdp.shard(model, device, world.size)
+    return model
 
 
 def usable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int) -> int:

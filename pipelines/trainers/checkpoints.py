@@ -24,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.files import write_json, write_text
 from pipelines.core.interfaces import Context, Head
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:

@@ -454,7 +454,7 @@ class MultiTask(Stage):
         heads: list[Head],
         metrics: Mapping[str, float],
     ) -> None:
-        from pipelines.trainers.fsdp import gathered
+        from pipelines.models.fsdp import gathered
 
         with gathered(shared, world=context.world):
             if context.world.is_main:

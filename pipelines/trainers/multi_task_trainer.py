@@ -25,8 +25,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import bounds
+from pipelines.models import fsdp
 from pipelines.tasks.training import PreparedTask
-from pipelines.trainers import fsdp
 from pipelines.trainers.multi_task_model import TaskView
 from pipelines.trainers.multi_task_sampling import MixtureSampler, tasks_left
 from pipelines.trainers.trainer import FineryTrainer, without_padding

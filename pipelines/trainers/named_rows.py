@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
 from pipelines.trainers.model_selection import Examples
 
 if TYPE_CHECKING:

@@ -239,9 +239,9 @@ class PPO(Stage):
     def run(self, context: Context) -> None:
         """Open the models, sample and learn, save the policy as a plain language model and its value function
         beside it."""
+        from pipelines.models.fsdp import gathered
         from pipelines.trainers.actor_critic import ActorCritic, OfThePolicy
         from pipelines.trainers.checkpoints import save_stage
-        from pipelines.trainers.fsdp import gathered
         from pipelines.trainers.ppo_experience import PromptDraws, together
         from pipelines.trainers.ppo_trainer import PPOPlan, PPOTrainer
         from pipelines.trainers.reference import reference_for
@@ -301,7 +301,7 @@ class PPO(Stage):
         """The prompts, of which every one leaves room for a completion. Raises DataError."""
         from pipelines.models.sampling import refuse
 
-        rows = self.prompts.read(tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
+        rows = self.prompts.read_once(context, tokenizer, encoder_decoder=head.kind == "seq2seq_lm")
         if len(rows) == 0:
             raise DataError("no prompt is left to complete; raise prompts.max_length")
         refuse(model, rows.ids, self.arguments.response_length)

@@ -18,9 +18,9 @@ import torch.distributed
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context, World
+from pipelines.models import fsdp
 from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.models.open_once import copied
-from pipelines.trainers import fsdp
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:

@@ -29,9 +29,10 @@ from transformers.trainer_utils import TrainOutput
 from pipelines.core.errors import Diverged, StageError
 from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.models import fsdp
 from pipelines.models.open_once import is_opened_once
 from pipelines.objectives.losses import Meter
-from pipelines.trainers import checkpoints, dropout, fsdp
+from pipelines.trainers import checkpoints, dropout, optimizer_state
 from pipelines.trainers.checkpoints import State
 from pipelines.trainers.dropout import MaskStream
 from pipelines.trainers.throughput import Throughput
@@ -305,16 +306,16 @@ class StageTrainer(Base):  # type: ignore[misc]
         if not self.context.world.is_sharded:
             super()._save_optimizer_and_scheduler(output_dir)
             return
-        fsdp.write_optimizer(self.optimizer, Path(output_dir), self.context.world)
+        optimizer_state.write_optimizer(self.optimizer, Path(output_dir), self.context.world)
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         folder = Path(checkpoint or "")
-        if checkpoint is None or not (self.context.world.is_sharded or (folder / fsdp.OPTIMIZER).is_file()):
+        if checkpoint is None or not (self.context.world.is_sharded or (folder / optimizer_state.OPTIMIZER).is_file()):
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        fsdp.read_optimizer(self.optimizer, folder)
+        optimizer_state.read_optimizer(self.optimizer, folder)
         self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
 
     def _load_best_model(self) -> None:

@@ -205,7 +205,7 @@ class GroupSampling(Stage):
         from pipelines.trainers.checkpoints import save_stage
 
         model, head, tokenizer = opened(self, context)
-        rows = self.prompts.read(tokenizer)
+        rows = self.prompts.read_once(context, tokenizer)
         if len(rows) == 0:
             raise DataError("no prompt is left to complete; raise prompts.max_length")
         refuse(model, rows.ids, self.arguments.max_completion_length)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pipelines.core.errors import DataError
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.prompts import ASKED, PLAIN, Prompts, PromptText
+from pipelines.data.ragged import mapped, write
 from tests import tiny
 
 
@@ -51,6 +52,20 @@ def test_a_plain_text_is_cut_to_its_first_tokens(tmp_path: Path, tokenizer: Any)
     assert rows.texts == [" ".join(tiny.WORDS[:5]), "good film"]
     assert (rows.index, rows.truncated, rows.left_out) == ([0, 2], 1, ())
     assert len(rows) == 2
+
+
+def test_processes_map_what_the_main_one_encoded(tmp_path: Path, tokenizer: Any) -> None:
+    """The same prompts, in arrays that stand in the file, with their messages; the other columns are read when asked."""
+    chats = [{"prompt": [{"role": "user", "content": "the film"}], "answer": each} for each in ("good", "dull")]
+    own = written(tmp_path, chats).read(tokenizer)
+    write(tmp_path / "prompts", own)
+    other = mapped(tmp_path / "prompts")
+    assert (other.ids, other.texts, other.index) == (own.ids, own.texts, own.index)
+    assert [text.messages for text in other.texts] == [text.messages for text in own.texts]
+    assert not other.ids.values.flags.writeable  # the file's own pages
+    (whole,) = {text._row.func.__self__ for text in other.texts}
+    assert whole.data is None
+    assert [text.row["answer"] for text in other.texts] == ["good", "dull"]
 
 
 def test_what_opens_a_text_counts(tmp_path: Path, tokenizer: Any) -> None:

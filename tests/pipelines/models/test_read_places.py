@@ -12,12 +12,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS as TUNERS_TABLE
-from pipelines.models import read_places
+from pipelines.models import fsdp, read_places
 from pipelines.models.log_probabilities import distributions_of, token_log_probabilities
 from pipelines.models.read_places import text_alone, without_wrappers
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.tasks.preference.training import pair_loss
-from pipelines.trainers import fsdp
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny

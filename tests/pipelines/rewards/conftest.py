@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.core.interfaces import World
 from tests import tiny
 
 
@@ -28,7 +29,11 @@ def context(tmp_path: Path) -> Callable[..., Any]:
             return tokenizer or tiny.tokenizer()
 
         return SimpleNamespace(
-            open_model=open_model, open_tokenizer=open_tokenizer, asked=asked, stage_folders={"judge": tmp_path}
+            world=World(),
+            open_model=open_model,
+            open_tokenizer=open_tokenizer,
+            asked=asked,
+            stage_folders={"judge": tmp_path},
         )
 
     return made

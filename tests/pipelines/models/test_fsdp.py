@@ -1,4 +1,4 @@
-"""What is a group of its own when a model is divided, what is refused, and what a checkpoint says of an optimizer."""
+"""What is a group of its own when a model is divided, what is refused, and what each process holds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from pipelines.core.errors import IncompatibleError, RecipeError
-from pipelines.core.interfaces import World
 from pipelines.core.load import loads
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
+from tests import tiny
 
 
 class Layer(nn.Module):
@@ -64,53 +62,6 @@ def test_a_weight_that_cannot_be_divided_is_refused(weight: nn.Parameter) -> Non
         fsdp.shard(model, torch.device("cpu"), 2)
 
 
-def stepped(kind: type[torch.optim.Optimizer], **words: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    optimizer = kind(
-        [{"params": model[0].parameters(), "weight_decay": 0.1}, {"params": model[1].parameters()}], **words
-    )
-    for _ in range(2):
-        model(torch.randn(4, 3)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (torch.optim.AdamW, {"lr": 0.1, "fused": True}),
-        (torch.optim.SGD, {"lr": 0.1}),
-        (torch.optim.Adagrad, {"lr": 0.1}),
-        (torch.optim.RMSprop, {"lr": 0.1}),
-    ],
-)
-def test_an_optimizer_s_state_comes_back_from_its_file(
-    kind: type[torch.optim.Optimizer], words: dict[str, Any], tmp_path: Path
-) -> None:
-    _, optimizer = stepped(kind, **words)
-    fsdp.write_optimizer(optimizer, tmp_path, World())
-    tensors = load_file(str(tmp_path / fsdp.OPTIMIZER))  # which any reader of the format reads
-    state = optimizer.state_dict()
-    assert set(tensors) == {
-        f"{place}.{name}"
-        for place, values in state["state"].items()
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
-    _, fresh = stepped(kind, **words)
-    for group in fresh.param_groups:
-        group["lr"] = 7.0
-    fresh.state.clear()
-    fsdp.read_optimizer(fresh, tmp_path)
-    found = fresh.state_dict()
-    assert found["param_groups"] == [
-        {**group, "betas": list(group["betas"])} if "betas" in group else group for group in state["param_groups"]
-    ]
-    torch.testing.assert_close(found["state"], state["state"])
-
-
 RECIPE = """\
 name: divided
 launch: {profile: fsdp2, num_processes: 2}
@@ -143,7 +94,7 @@ import torch
 import torch.distributed
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import BertConfig, BertForSequenceClassification
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
 rank, port = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 words = dict(hidden_size=128, intermediate_size=512, num_attention_heads=4, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
@@ -194,7 +145,7 @@ import torch.distributed
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as groups
 from transformers import LlamaConfig, LlamaForCausalLM
 from pipelines.runs.planning.communication import communication
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
 rank, port = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 words = dict(hidden_size=16, intermediate_size=32, num_attention_heads=2, num_hidden_layers=3)
@@ -231,6 +182,67 @@ def test_a_plan_counts_the_gathers_of_a_divided_model_that_writes() -> None:
         assert child.returncode == 0, wrong[-2000:]
 
 
+DIVIDED_REWARDS = """
+import sys
+import torch
+import torch.distributed
+from types import SimpleNamespace
+from pipelines.core.interfaces import World
+from pipelines.models import fsdp, opening
+from pipelines.rewards import reward
+from pipelines.rewards.classifier import Classifier
+from pipelines.runs.distributed import gather
+from transformers import AutoTokenizer
+rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+def open_model(head, stage_id=None, checkpoint=None, trained_head=False):
+    return opening.open_folder(checkpoint, head, 3, trained_head=trained_head)
+
+def open_tokenizer(stage_id=None, checkpoint=None):
+    return AutoTokenizer.from_pretrained(checkpoint)
+
+held, make = [], reward.ready
+reward.ready = lambda *given: held.append(make(*given)) or held[-1]
+texts = (["the film", "a", "a book was"], [" is good", " cat reads and the dog runs", " dull"])
+texts = tuple(column[rank:] + column[:rank] for column in texts)  # each process its own
+found = {}
+for profile in ("ddp", "fsdp2"):
+    world = World(rank, 2, profile)
+    context = SimpleNamespace(world=world, gather=gather(world), open_model=open_model, open_tokenizer=open_tokenizer)
+    block = Classifier.model_validate({"checkpoint": folder, "label": "yes", "output": "logit", "max_length": 16})
+    scorer = block.open(context)
+    found[profile] = scorer(*texts)
+    own, whole = fsdp.elements(held[-1])
+    assert own == whole if profile == "ddp" else own < 0.55 * whole, (profile, own, whole)
+    layers = sum(1 for each in held[-1].modules() if isinstance(each, fsdp.FSDPModule))
+    assert layers == (0 if profile == "ddp" else 3), layers
+    assert all(isinstance(each, fsdp.DTensor) for each in held[-1].parameters()) == (profile == "fsdp2")
+assert max(abs(a - b) for a, b in zip(found["ddp"], found["fsdp2"])) < 1e-5, found
+assert len(set(found["ddp"])) == 3, found
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_a_classifier_that_rewards_is_divided_as_what_it_rewards(tmp_path: Path) -> None:
+    """The scores are those of a whole copy; a process keeps its part alone, before and after it has scored."""
+    tiny.build("finery", tiny.TWO, initializer_range=0.5).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", DIVIDED_REWARDS, str(rank), port, str(tmp_path)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    for child in children:
+        _, wrong = child.communicate(timeout=300)
+        assert child.returncode == 0, wrong[-2000:]
+
+
 OPENED_ONCE = """
 import sys
 import psutil
@@ -242,7 +254,7 @@ from pipelines.core.interfaces import Head, World
 from pipelines.models import opening
 from pipelines.models.open_once import open_once
 from pipelines.runs.distributed import gather
-from pipelines.trainers import fsdp
+from pipelines.models import fsdp
 rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 world, head = World(rank, 2, "fsdp2"), Head("sequence_classification", ("bad", "good"))

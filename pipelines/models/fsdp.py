@@ -7,40 +7,28 @@ embeddings that are tied to the output, is one group that stays whole between a 
 accelerate is not asked: its FSDP plugin becomes DistributedDataParallel on a CPU without a word. The Trainer is told
 that the model owns its placement, as it is of models that `from_pretrained` divides.
 
-Checkpoints are those of one process: whatever the profile and the number of processes that wrote one, any other goes on
-from it. Weights are gathered on the first process, in its main memory; the optimizer's tensors one at a time into a
-file.
+What is saved is whole: weights are gathered on the first process, in its main memory.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 import torch.distributed
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from pipelines.core.errors import IncompatibleError
 from pipelines.core.interfaces import World
 from pipelines.models import log_probabilities, read_places
 from pipelines.models.open_once import is_opened_once
-
-OPTIMIZER = "optimizer.safetensors"
-"""The optimizer's state in a checkpoint that sharded processes wrote; one process writes `optimizer.pt`."""
-GROUPS = "param_groups"
-
 
 # -- dividing a model --------------------------------------------------------------------------------------------------
 
@@ -73,7 +61,6 @@ def shard(model: nn.Module, device: torch.device, processes: int) -> None:
             each._is_fsdp_managed_module = True
 
 
-@torch.no_grad()
 def _hand_out(model: nn.Module, full: dict[str, nn.Parameter]) -> None:
     """Every process's part of the weights, and the buffers, from the first one, which gives each up behind it."""
     world = World(rank=torch.distributed.get_rank())
@@ -193,6 +180,13 @@ def whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
+def give_up(model: nn.Module) -> None:
+    """Keep this process's part alone of a divided model: what is in no layer stays whole after a pass without
+    gradients."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether any part of `model` was divided."""
     return any(isinstance(each, FSDPModule) for each in model.modules())
@@ -260,7 +254,6 @@ def _on_the_first(weight: DTensor, world: World) -> nn.Parameter:
     return nn.Parameter(kept, requires_grad=weight.requires_grad)
 
 
-@torch.no_grad()
 def _take(weight: DTensor, full: nn.Parameter | None, world: World) -> None:
     """This process's part of the first one's `full` into `weight`."""
     device = weight.to_local().device
@@ -270,109 +263,13 @@ def _take(weight: DTensor, full: nn.Parameter | None, world: World) -> None:
         else torch.empty(weight.shape, dtype=weight.dtype, device=device)
     )
     torch.distributed.broadcast(sent, src=0)
-    weight.to_local().copy_(part_of(sent, weight))
+    with torch.no_grad():
+        weight.to_local().copy_(part_of(sent, weight))
 
 
 def part_of(full: Tensor, like: DTensor) -> Tensor:
     """The part of `full` that this process holds of `like`: rows, divided as torch.chunk divides them."""
     mesh, (placement,) = like.device_mesh, like.placements
-    chunks = full.chunk(mesh.size(), dim=placement.dim)  # type: ignore[attr-defined]
+    chunks = full.chunk(mesh.size(), dim=placement.dim)
     here = mesh.get_local_rank()
-    return chunks[here] if here < len(chunks) else full.narrow(placement.dim, 0, 0)  # type: ignore[attr-defined]
-
-
-# -- the optimizer's state ---------------------------------------------------------------------------------------------
-
-TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""Types of numbers by their names in a safetensors file (github.com/huggingface/safetensors, section Format)."""
-
-
-def write_optimizer(optimizer: Optimizer, folder: Path, world: World) -> None:
-    """Write the whole state of an optimizer of sharded weights into a checkpoint, one gathered tensor at a time.
-    Called on every process; the first one writes."""
-    state = optimizer.state_dict()
-    tensors = {
-        f"{place}.{name}": value
-        for place, values in state["state"].items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-    others = {
-        str(place): {name: value for name, value in values.items() if not isinstance(value, Tensor)}
-        for place, values in state["state"].items()
-    }
-    header: dict[str, Any] = {"__metadata__": {GROUPS: json.dumps(state[GROUPS]), "others": json.dumps(others)}}
-    start = 0
-    for name, value in tensors.items():
-        end = start + value.numel() * value.element_size()
-        header[name] = {"dtype": TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
-        start = end
-    if world.is_main:
-        folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(folder / OPTIMIZER, "wb") if world.is_main else nullcontext() as file:
-        if file is not None:
-            file.write(len(text).to_bytes(8, "little") + text)
-        for value in tensors.values():
-            full = whole(value)
-            if file is not None:
-                file.write(full.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def read_optimizer(optimizer: Optimizer, folder: Path) -> None:
-    """Take back the state that a checkpoint has, whichever profile wrote it. A sharded weight takes its own part of
-    each tensor, of a file that is mapped and not read."""
-    written = folder / OPTIMIZER
-    if written.is_file():
-        with safe_open(str(written), framework="pt") as file:
-            about = file.metadata()
-            state: dict[int, dict[str, Any]] = {
-                int(key): dict(rest) for key, rest in json.loads(about["others"]).items()
-            }
-            groups = json.loads(about[GROUPS])
-            weights = _weights_by_place(optimizer, groups)
-            for name in file.keys():  # noqa: SIM118
-                place, _, key = name.partition(".")
-                state[int(place)][key] = _like(file.get_tensor(name), weights[int(place)])
-    else:
-        stored = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
-        groups = stored[GROUPS]
-        weights = _weights_by_place(optimizer, groups)
-        state = {
-            place: {
-                key: _like(value, weights[place]) if isinstance(value, Tensor) else value
-                for key, value in values.items()
-            }
-            for place, values in stored["state"].items()
-        }
-    optimizer.load_state_dict({"state": state, GROUPS: groups})
-
-
-def _weights_by_place(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> dict[int, Tensor]:
-    return {
-        place: weight
-        for stored, group in zip(groups, optimizer.param_groups, strict=True)
-        for place, weight in zip(stored["params"], group["params"], strict=True)
-    }
-
-
-def _like(value: Tensor, weight: Tensor) -> Tensor:
-    """A number of the state as the weight needs it: what has the weight's shape is divided as it is."""
-    if not isinstance(weight, DTensor) or value.shape != weight.shape:
-        return value
-    part = part_of(value, weight).to(weight.to_local().device).clone()
-    return DTensor.from_local(
-        part, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
-    )
+    return chunks[here] if here < len(chunks) else full.narrow(placement.dim, 0, 0)
