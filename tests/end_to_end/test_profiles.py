@@ -73,6 +73,7 @@ stages:
     prompts: {path: builtin/python-docs, text: text, max_length: 8, max_samples: 40}
     reward: {from: reward}
     arguments: {max_steps: 3, global_batch_size: 8, response_length: 8, learning_rate: 1e-3, logging_steps: 1}
+  - {stage: evaluate, id: asked, from: ppo, against: pretrain, prompts: {path: builtin/python-docs, text: text, split: validation, max_length: 8, max_samples: 13}, reward: {from: reward}, response_length: 8, temperature: 0.7}
 """
 BOTH = """\
 name: both
