@@ -93,6 +93,8 @@ class Speaker:
         if request.system is not None and not self.templated:
             raise CommandError(f"--system stands in a chat template, and '{request.model}' has none; leave it out")
         self.turns: list[dict[str, str]] = []
+        self.left_out = 0
+        """The oldest turns that the last answer had no room for; a longer dialogue has none for them either."""
         self.answers = 0
 
     def answer(self, message: str, say: Callable[[str], None]) -> JSONObject:
@@ -100,6 +102,8 @@ class Speaker:
         import torch
         from transformers import GenerationConfig
         from transformers.trainer_utils import set_seed
+
+        from pipelines.models.sampling import COLDEST
 
         if not message.strip():
             raise CommandError("the message is empty; write a text")
@@ -110,7 +114,8 @@ class Speaker:
             self.turns.pop()
             raise
         sampled = self.request.temperature > 0
-        drawn = {"temperature": self.request.temperature, "top_p": self.request.top_p, "top_k": 0} if sampled else {}
+        temperature = max(self.request.temperature, COLDEST)
+        drawn = {"temperature": temperature, "top_p": self.request.top_p, "top_k": 0} if sampled else {}
         settings = GenerationConfig(**self.writer.tokens, do_sample=sampled, max_new_tokens=room, **drawn)
         pieces = TextStreamer(self.writer, say)
         inputs = torch.tensor([ids], device=self.writer.model.device)
@@ -122,6 +127,7 @@ class Speaker:
             )
         seconds = time.perf_counter() - started
         self.answers += 1
+        self.left_out = left_out
         self.turns.append({"role": "assistant", "content": pieces.text})
         return {
             "tokens": pieces.tokens,
@@ -134,7 +140,7 @@ class Speaker:
         """(what the model reads, tokens that it may write, oldest turns left out). Raises CommandError."""
         limit = checkpoints.positions_of(self.writer.model, self.writer.tokenizer)
         decoder = self.writer.family == "decoder"
-        left_out = 0
+        left_out = self.left_out
         while True:
             ids = self._ids(message, left_out)
             if not ids:

@@ -145,6 +145,8 @@ def _prompt_in(path: Path, number: int, line: str) -> str:
 
 def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> JSONObject:
     """Greedy, beam search and samples, one after another."""
+    from pipelines.models.sampling import COLDEST
+
     request = writer.request
     inputs = _inputs(writer, prompt)
     ways: list[tuple[str, dict[str, Any], int]] = [("greedy", {"do_sample": False, "num_beams": 1}, request.seed)]
@@ -153,7 +155,7 @@ def autoregressive(writer: TextGenerator, prompt: str, notes: list[str]) -> JSON
     drawn = {
         "do_sample": True,
         "num_beams": 1,
-        "temperature": request.temperature,
+        "temperature": max(request.temperature, COLDEST),
         "top_k": request.top_k,
         "top_p": request.top_p,
     }

@@ -3,11 +3,13 @@
 A template comes with a model and is a program of whoever made it. transformers runs it in jinja2's sandbox, which
 keeps it from files and from Python's insides, but not from running for ever or from filling the memory. Here it has
 `SECONDS` of time (a timer, so that this is for the main thread alone), `MEMORY` more bytes than the process has
-already, and `LONGEST` characters to write.
+already, and `LONGEST` characters to write. Python answers to the timer between two of its own steps; a template that
+spends its time within one, such as `{{ 10 ** (10 ** 9) }}`, ends with its process, `GRACE` later.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import resource
 import signal
 import threading
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SECONDS = 2.0
+GRACE = 5.0
+"""Seconds beyond its time after which a template that cannot be interrupted is ended with its process."""
+STDERR = 2
 MEMORY = 256 << 20
 LONGEST = 1 << 20
 """Characters of a prompt."""
@@ -68,7 +73,7 @@ def bounded_end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
 @contextmanager
 def limited(seconds: float, memory: int) -> Iterator[None]:
     """Bound the time and the memory that is added inside the `with` block. Raises OverLimit, and lets MemoryError
-    through. In the main thread alone: time runs out by a signal."""
+    through. In the main thread alone: time runs out by a signal, and where that is not heard, with exit code 1."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("templates run in the main thread")
 
@@ -78,6 +83,7 @@ def limited(seconds: float, memory: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _size() + memory
     before = signal.signal(signal.SIGALRM, ring)
+    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=STDERR)
     try:
         if soft == resource.RLIM_INFINITY or most < soft:
             resource.setrlimit(resource.RLIMIT_AS, (most, hard))
@@ -85,6 +91,7 @@ def limited(seconds: float, memory: int) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 

@@ -44,6 +44,8 @@ SAMPLING = 0x5A3D
 """The stream of the numbers that choose tokens."""
 BATCH = 64
 """Prompts that are continued at a time."""
+COLDEST = 1e-20
+"""The lowest temperature that logits are divided by: below it they would leave the range of floats."""
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,15 @@ class _Choosing:
         if self.temperature == 0:
             chosen = scores.argmax(-1, keepdim=True)
         else:
-            logits = restricted(scores.float() / self.temperature, self.top_p, self.top_k)
+            logits = restricted(at_temperature(scores, self.temperature), self.top_p, self.top_k)
             chosen = inverted(logits, self.chances[:, self.step].to(scores.device))
         self.step += 1
         return torch.full_like(scores, float("-inf")).scatter(-1, chosen, 0.0)
+
+
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """`logits` in float32, divided by a temperature above 0."""
+    return logits.float() / max(temperature, COLDEST)
 
 
 def restricted(logits: Tensor, top_p: float, top_k: int) -> Tensor:

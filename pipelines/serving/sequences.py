@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines.data.randomness import uniforms
-from pipelines.models.sampling import inverted, restricted
+from pipelines.models.sampling import at_temperature, inverted, restricted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -231,7 +231,7 @@ class WrittenSequence:
             scores = self._grammar.allowed(scores)
         if self._chances is None:
             return int(scores.argmax())
-        drawn = restricted(scores[None] / choice.temperature, choice.top_p, choice.top_k)
+        drawn = restricted(at_temperature(scores[None], choice.temperature), choice.top_p, choice.top_k)
         chance = torch.tensor([self._chances[len(self.tokens)]], dtype=torch.float64, device=scores.device)
         return int(inverted(drawn, chance))
 

@@ -405,7 +405,10 @@ class ServedModel:
     def _embed(self, number: int, question: Mapping[str, Any]) -> None:
         from pipelines.models.embeddings import embed
 
-        vectors, tokens = embed(self.model, self.tokenizer, question["inputs"])
+        try:
+            vectors, tokens = embed(self.model, self.tokenizer, question["inputs"])
+        except CommandError as error:
+            raise WrongArgument("input", str(error)) from None
         self._channel.send({"id": number, "end": {"vectors": vectors.tolist(), "prompt_tokens": tokens}})
 
     def _chat(self, number: int, question: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FineryError
-from service.cli.child import PIPELINES, SPEAKER
+from service.cli.child import PIPELINES, last_words
 from service.cli.generate import printable
 from service.cli.standard_input import read_line
 
@@ -130,8 +130,7 @@ def _answered(child: subprocess.Popen[str], message: str, as_json: bool, shown: 
 def _broken(child: subprocess.Popen[str], as_json: bool) -> int:
     """Say why the child has ended. Returns the exit code."""
     _, noise = child.communicate()
-    lines = [line for line in noise.splitlines() if line.strip()]
-    last = lines[-1].removeprefix(SPEAKER) if lines else "the work broke off without a word"
+    last = last_words(noise) or "the work broke off without a word"
     code = child.returncode if child.returncode > 0 else EXIT_FAILED
     if as_json:
         print(json.dumps({"status": "failed", "exit_code": code, "error": {"message": last}}))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -165,6 +166,8 @@ LONGEST = 100_000
 """Bytes of a request. The system passes arguments of at most 131,072 bytes to a process."""
 SPEAKER = "finery: "
 """How the child's own sentences begin."""
+FAULTHANDLER = re.compile(r'\s*File ".*", line \d+ in \S+')
+"""The last line of a process that `faulthandler` ended: `pipelines.data.chat_prompts` has it do so."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,16 @@ def ask(verb: str, request: Mapping[str, object], doing: str, quiet: bool) -> Ch
         return ChildAnswer(
             EXIT_FAILED, error=f"The work was ended by {_signal(-code)}.{_likely(-code)}", reason="internal"
         )
-    last = tail.splitlines()[-1].removeprefix(SPEAKER) if tail else f"exit code {code}, without a word"
+    last = last_words(tail) or f"exit code {code}, without a word"
     return ChildAnswer(code or EXIT_FAILED, error=f"The work broke off: {last}", reason="internal")
+
+
+def last_words(noise: str) -> str:
+    """What a child that broke off said last on stderr; empty where it said nothing."""
+    lines = [line for line in noise.splitlines() if line.strip()]
+    if lines and FAULTHANDLER.fullmatch(lines[-1]):
+        return "the model's chat template ran for too long, and could be ended with the process alone"
+    return lines[-1].removeprefix(SPEAKER) if lines else ""
 
 
 def ask_and_show(

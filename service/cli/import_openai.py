@@ -23,6 +23,7 @@ from pipelines.core.files import write_text
 from pipelines.core.graders import read_grader
 from pipelines.core.load import loads
 from pipelines.core.yaml_positions import read_yaml_text, write_yaml
+from service.cli.generate import printable
 from service.openai.recipes import (
     HUB,
     METHODS,
@@ -43,6 +44,8 @@ MOST_STAGES = 10
 """Jobs one after the other in one recipe."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 SEEDS = 2**31
+LARGEST_NUMBER = 1e12
+"""Beyond every time and every hyperparameter."""
 DATA = "data"
 """The folder below the recipes that files are copied to."""
 
@@ -138,8 +141,14 @@ def read_export(folder: Path) -> OpenAIExport:
     known: dict[str, dict[str, Any]] = {}
     for number, job in enumerate(exported.jobs):
         known.setdefault(str(job.get("id", number)), job)  # a page and the job itself may both be there
-    exported.jobs = sorted(known.values(), key=lambda each: each.get("created_at") or 0)
+    exported.jobs = sorted(known.values(), key=_created)
     return exported
+
+
+def _created(job: Mapping[str, Any]) -> float:
+    """When a job was made, for their order; 0 where the export does not say."""
+    created = job.get("created_at")
+    return min(created, LARGEST_NUMBER) if isinstance(created, int | float) and created > 0 else 0
 
 
 def _objects(data: object) -> Iterator[dict[str, Any]]:
@@ -228,7 +237,7 @@ def recipe_of(
         if each not in taken
     )
     seed = job.get("seed")
-    seed = seed if isinstance(seed, int) and 0 <= seed < SEEDS else 0
+    seed = seed if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < SEEDS else 0
     for key, sentence in (
         ("integrations", "its integrations are left out; metrics are events, and report_to names trackers"),
         ("metadata", "its metadata is left out; a service keeps it with a job"),
@@ -236,9 +245,8 @@ def recipe_of(
         if job.get(key):
             notes.append(sentence)
     run = Path(file).stem
-    text = f"# From OpenAI's {job.get('id')}, {first}.\n" + written(
-        run, seed, base, stages, f"registry/{run}", characters
-    )
+    origin = " ".join(f"{job.get('id')}, {first}".split())
+    text = f"# From OpenAI's {origin}.\n" + written(run, seed, base, stages, f"registry/{run}", characters)
     try:
         loads(_with_sources(text, data, local), file, output.resolve())
     except RecipeError as error:
@@ -267,7 +275,7 @@ def _with_sources(text: str, data: Mapping[str, Path], local: Mapping[str, str])
 
 def line_of(job: Mapping[str, Any], exported: OpenAIExport) -> list[Mapping[str, Any]]:
     """The jobs that led to this one, the oldest first. Raises NotImportable."""
-    makers = {each["fine_tuned_model"]: each for each in exported.jobs if each.get("fine_tuned_model")}
+    makers = {str(each["fine_tuned_model"]): each for each in exported.jobs if each.get("fine_tuned_model")}
     chain = [job]
     while (before := makers.get(str(chain[0].get("model")).split(":ckpt-step-")[0])) is not None:
         if before in chain or len(chain) == MOST_STAGES:
@@ -339,19 +347,25 @@ def data_of(
     return f"{DATA}/{name}", report.rows, report.characters
 
 
-def numbers_of(
-    given: Mapping[str, Any], base: Base, rows: int, method: str, notes: list[str]
-) -> ResolvedHyperparameters:
+def numbers_of(given: object, base: Base, rows: int, method: str, notes: list[str]) -> ResolvedHyperparameters:
     """A job's hyperparameters. Raises NotImportable."""
+    if not isinstance(given, Mapping):
+        raise NotImportable(f"its hyperparameters are {repr(given)[:40]}, must be an object")
     values: dict[str, Any] = {}
     for name, kind in (("n_epochs", int), ("batch_size", int), ("learning_rate_multiplier", float), ("beta", float)):
         value = given.get(name)
         if value in (None, "auto"):
             values[name] = None
-        elif isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        elif (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and 0 < value < LARGEST_NUMBER
+            and (kind is float or value == int(value))
+        ):
             values[name] = kind(value)
         else:
-            raise NotImportable(f"its {name} is {value!r}, must be a number above 0 or auto")
+            word = "a number" if kind is float else "a whole number"
+            raise NotImportable(f"its {name} is {repr(value)[:40]}, must be {word} above 0 or auto")
     unused = sorted(key for key, value in given.items() if key not in values and value not in (None, "auto", "default"))
     if unused:
         notes.append(f"{', '.join(unused)} of its hyperparameters have no equal and are left out")
@@ -420,12 +434,12 @@ def tell(
 ) -> None:
     """What became of each job."""
     for each in recipes:
-        print(f"{each.job}  {'would be' if dry else 'is'} {output / each.file}")
+        print(f"{printable(each.job)}  {'would be' if dry else 'is'} {output / each.file}")
         for note in each.notes:
-            print(f"    {note}")
+            print(f"    {printable(note)}")
     for job, reason in left_out:
-        print(f"{job}  is left out: {reason}")
+        print(printable(f"{job}  is left out: {reason}"))
     for sentence in wrong:
-        print(f"warning: {sentence}")
+        print(printable(f"warning: {sentence}"))
     if recipes and not dry:
         print(f"\nNext:  finery run {output / recipes[0].file}")

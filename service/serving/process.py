@@ -57,6 +57,10 @@ def bare_environment(work: Path, executor: LocalExecutor) -> dict[str, str]:
     }
 
 
+TIMED_OUT = "Timeout ("
+"""How the last words of a process begin that `faulthandler` ended, as `pipelines.data.chat_prompts` has it do."""
+
+
 class ModelProcess:
     """A process, from its start on."""
 
@@ -244,6 +248,8 @@ class ModelProcess:
     def _last_words(self) -> str:
         """The last line that the process printed, in the words of the command's errors."""
         printed = b"".join(read_console(self._folder / "record")).decode(errors="replace")
+        if any(line.startswith(TIMED_OUT) for line in printed.splitlines()):
+            return "the model's chat template ran for too long, and could be ended with the process alone"
         lines = [line.removeprefix("finery: ") for line in printed.splitlines() if line.startswith("finery: ")]
         return lines[-1][:1000] if lines else ""
 

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from sse_starlette import ServerSentEvent
 from starlette.responses import Response
 
+from pipelines.core.files import archive_name
 from pipelines.core.model_abilities import DESCRIPTIONS, abilities_of
 from pipelines.core.presentation import AttentionHead, AttentionView, Form, FormField, Marked, PageAnswer
 from service.api.context import Service, refuse_without_isolation
@@ -190,11 +191,22 @@ def _value(field: FormField, texts: Sequence[str]) -> str | list[str]:
         return [line.strip() for line in last.split("\n") if line.strip()]
     if field.control == "texts":
         return [text for text in texts if text.strip()][: boxes(field)]
+    if field.control == "number" and field.whole:
+        return _whole_number(last)
     if field.control == "ways":
         return list(texts)
     if field.control == "dialogue":
         return list(texts)[-MOST_TURNS:]
     return last
+
+
+def _whole_number(text: str) -> str:
+    """`64.0` and `1e2` as commands and clients take them; what is no whole number as it was written."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
 
 
 def sent(form: Form, values: Filled) -> Filled:
@@ -277,10 +289,12 @@ def small_picture(head: AttentionHead, view: AttentionView) -> str:
 
 
 def same_answer(form: Form, values: Filled, model: PublishedModel, address: str, local: bool) -> list[tuple[str, str]]:
-    """(title, code) of what gives the same answer without this page. Made of what the visitor wrote alone."""
+    """(title, code) of what gives the same answer without this page. Made of what the visitor wrote alone. A command
+    names the model's folder; that of a service's model is the one in its download."""
     filled = {name: value for name, value in values.items() if value and name in {each.name for each in form.fields}}
-    place = model.path if local else model.reference
-    snippets = [("Command", command)] if (command := _command(form, filled, values, place)) else []
+    place = model.path if local else archive_name(model.name)
+    title = "Command" if local else "Command, beside the unpacked download of the model"
+    snippets = [(title, command)] if (command := _command(form, filled, values, place)) else []
     request = None if local else _request(form, filled, values, model.reference)
     if request is None:
         return snippets
@@ -305,7 +319,7 @@ def _command(form: Form, filled: Filled, values: Filled, place: str) -> str:
         return shlex.join(["finery", "attention", place, str(filled.get("text", "")), *options])
     if form.name == "fill_mask":
         return shlex.join(["finery", "generate", place, words[0].replace("___", form.gap)]) if words else ""
-    if form.name in ("complete", "chat") and words and not filled.get("dialogue"):
+    if form.name in ("complete", "chat") and words and not (filled.get("dialogue") or values.get("system")):
         return shlex.join(["finery", "generate", place, words[-1], *_decoding(values)])
     return ""
 

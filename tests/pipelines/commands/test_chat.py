@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.commands.chat import ChatRequest, Speaker, TextStreamer, chat
 from pipelines.core.errors import CommandError
+from pipelines.data.chat_prompts import prompt_text
 from tests import writers
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][:1] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}a{% endif %}"
@@ -55,6 +56,15 @@ def test_the_pieces_make_the_greedy_text(talker):
     )
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40])
+def test_at_a_temperature_next_to_none_the_text_is_the_greedy_one(talker, temperature):
+    greedy, cold = (
+        told({"model": str(talker), "temperature": each, "max_new_tokens": 6}, ("the cat",))
+        for each in (0, temperature)
+    )
+    assert [each.get("piece") for each in cold] == [each.get("piece") for each in greedy]
+
+
 def test_a_seed_gives_the_same_dialogue_again_and_another_seed_another(talker):
     def texts(seed: int) -> list[dict[str, Any]]:
         request = {"model": str(talker), "temperature": 5.0, "top_p": 1.0, "seed": seed, "max_new_tokens": 8}
@@ -71,6 +81,22 @@ def test_the_model_reads_the_dialogue_so_far_and_forgets_its_oldest_turns(talker
     assert ends[0]["turns_left_out"] == 0
     assert ends[-1]["turns_left_out"] >= 2
     assert all(end["read"] + 4 <= 40 for end in ends)
+
+
+def test_a_long_dialogue_is_not_fitted_from_its_beginning_again(talker, monkeypatch):
+    shown: list[int] = []
+
+    def counted(tokenizer: Any, messages: Any) -> str:
+        shown.append(len(messages))
+        return prompt_text(tokenizer, messages)
+
+    monkeypatch.setattr("pipelines.commands.chat.prompt_text", counted)
+    request = {"model": str(talker), "temperature": 0, "max_new_tokens": 4}
+    messages = [("the cat saw a good book",)] * 12
+    ends = [each["end"] for each in told(request, *messages, ("the cat " * 60,), *messages) if "end" in each]
+    assert ends[-1]["turns_left_out"] >= 40
+    assert max(shown[-6:]) <= 8
+    assert len(shown) <= 3 * 25
 
 
 def test_what_cannot_be_answered_is_a_sentence_and_the_next_message_is_answered(talker):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import threading
 import time
 
@@ -42,6 +44,25 @@ def test_a_template_without_an_end_is_stopped(template: str) -> None:
     with pytest.raises(CommandError):
         asked(template, seconds=0.3)
     assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 10 ** (10 ** 9) }}",
+        "{% set n = namespace(a=[0], b=[0]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}"
+        "{% endfor %}{{ n.a == n.b }}",
+    ],
+    ids=["power", "comparison"],
+)
+def test_a_template_that_no_signal_interrupts_ends_with_its_process(template: str) -> None:
+    script = (
+        "import sys\nfrom pipelines.data import chat_prompts\nfrom tests.pipelines.data.test_chat_prompts import asked\n"
+        "chat_prompts.GRACE = 0.5\nasked(sys.argv[1], seconds=0.2)\n"
+    )
+    ended = subprocess.run((sys.executable, "-c", script, template), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "Timeout (" in ended.stderr
 
 
 @pytest.mark.parametrize(

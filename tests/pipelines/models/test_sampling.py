@@ -106,6 +106,15 @@ def test_without_temperature_the_likeliest_token_is_taken():
         assert found.tokens(row)[0] == int(logits[0, -1].argmax())
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-10])
+def test_at_a_temperature_next_to_none_the_likeliest_token_is_taken(temperature: float):
+    model, tokenizer = writer("llama").eval(), tiny.tokenizer()
+    found, greedy = (
+        complete(model, tokenizer, PROMPTS[:2], seed=1, max_new_tokens=3, temperature=each) for each in (temperature, 0)
+    )
+    assert torch.equal(found.ids, greedy.ids)
+
+
 def test_samples_are_as_frequent_as_they_are_likely():
     logits = torch.tensor([[1.0, 0.0, -1.0, 2.0]])
     chances = torch.from_numpy(uniforms(3, SAMPLING, range(4000), 1))[:, 0]

@@ -108,6 +108,14 @@ def test_a_seed_fixes_what_is_drawn_and_a_draw_changes_it() -> None:
     assert len({tuple(drawn(seed, draw)) for seed in (1, 2) for draw in (0, 1)}) == 4
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-10])
+def test_at_a_temperature_next_to_none_the_likeliest_token_is_taken(temperature: float) -> None:
+    choice = SamplingSettings(temperature=temperature, seed=1)
+    sequence = WrittenSequence(writers.tokenizer(), [1], choice, 1, (), lambda told: None)
+    sequence.choose(torch.tensor([0.5, 0.9, -20.0, 0.2]))
+    assert sequence.tokens == [1]
+
+
 def test_top_p_and_biases_leave_what_they_say() -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
 

@@ -250,6 +250,10 @@ def test_a_sentence_of_the_child_is_passed_on_with_its_code(recipe, pretend, cap
     [
         ("print('finery: broken', file=sys.stderr); sys.exit(1)", "The work broke off: broken"),
         ("raise ValueError('odd')", "The work broke off: ValueError: odd"),
+        (
+            "import faulthandler; faulthandler.dump_traceback_later(0.1, exit=True); time.sleep(20)",
+            "The work broke off: the model's chat template ran for too long",
+        ),
         ("sys.exit(3)", "exit code 3, without a word"),
         ("", "exit code 0, without a word"),
         ("print('{')", "exit code 0"),

@@ -147,6 +147,28 @@ def test_what_cannot_be_a_recipe_is_left_out_with_the_reason(export, capsys, wro
 
 
 @pytest.mark.parametrize(
+    "hyperparameters",
+    [{"n_epochs": float("inf")}, {"n_epochs": float("nan")}, {"n_epochs": 0.5}, {"batch_size": 10**400}, ["auto"]],
+)
+def test_numbers_that_no_recipe_can_have_leave_their_job_out_and_no_other(export, capsys, hyperparameters):
+    export(job(1), job(2, hyperparameters=hyperparameters))
+    _, said, _ = imported(capsys, "--model", "scratch/gpt-tiny")
+    (left,) = said["left_out"]
+    assert left["job"] == "ftjob-2"
+    assert left["reason"].startswith(("its n_epochs is", "its batch_size is", "its hyperparameters are"))
+
+
+def test_fields_of_another_form_are_no_traceback_and_add_nothing_to_a_recipe(export, capsys):
+    export(
+        job(1, created_at="yesterday", fine_tuned_model={"name": "x"}, seed=True),
+        job(2, id="ftjob-2\nlaunch: {num_processes: 2}\n#", suffix="second"),
+    )
+    code, said, _ = imported(capsys, "--model", "scratch/gpt-tiny")
+    assert (code, said["left_out"]) == (0, [])
+    assert [load(each["recipe"]).launch.num_processes for each in said["recipes"]] == ["auto", "auto"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["export", "--model", "scratch/gpt-tiny"], "holds no fine-tuning job"),

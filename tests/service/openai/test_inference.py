@@ -251,6 +251,7 @@ def test_vectors_come_as_numbers_and_as_bytes(client: Any) -> None:
             "classifies texts: it answers /api/v1/models/classifier/predict",
         ),
         (lambda client: client.completions.create(model="encoder", prompt="x"), "turns texts into vectors"),
+        (lambda client: client.embeddings.create(model="encoder", input=["the", "the " * 99]), "Input 1 has"),
         (
             lambda client: client.chat.completions.create(**{**GREEDY, "model": "scratch/gpt-tiny"}),
             "has learnt nothing yet",

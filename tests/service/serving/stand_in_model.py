@@ -1,5 +1,6 @@
 """Stands in for `python -m pipelines serve-model`: speaks its words, and does what `behaviour` in the model's folder says."""
 
+import faulthandler
 import json
 import os
 import socket
@@ -15,6 +16,9 @@ with suppress(OSError), open(Path(request["model"]) / "starts", "a", encoding="u
 if behaviour == "ends":
     print("finery: the model is of no use", flush=True)
     sys.exit(1)
+if behaviour == "hangs in its template":
+    faulthandler.dump_traceback_later(0.1, exit=True, file=2)
+    time.sleep(20)
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(request["socket"])
 lines = connection.makefile("rb")

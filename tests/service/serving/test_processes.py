@@ -182,7 +182,12 @@ def test_a_limit_that_was_lowered_holds_when_the_next_process_is_opened(serving:
 
 @pytest.mark.parametrize(
     ("behaviour", "sentence"),
-    [("ends", "the model is of no use"), ("fails", "the weights are torn"), ("wrong key", "did not know its key")],
+    [
+        ("ends", "the model is of no use"),
+        ("fails", "the weights are torn"),
+        ("wrong key", "did not know its key"),
+        ("hangs in its template", "chat template ran for too long"),
+    ],
 )
 def test_a_model_that_cannot_be_opened_says_why_and_is_not_tried_at_once_again(
     serving: Any, tmp_path: Path, behaviour: str, sentence: str

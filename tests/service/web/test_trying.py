@@ -216,6 +216,25 @@ def test_commands_for_the_same_answer_quote_what_was_written() -> None:
     assert json.loads(shlex.split(found["curl"].replace("\\\n", " "))[-1]) == {"inputs": [{"text": nasty}]}
     assert "http://h/api/v1/models/my%20model%401/predict" in found["curl"]
     compile(found["Python"], "answer.py", "exec")
+    (command,) = (code for title, code in found.items() if title.startswith("Command"))
+    assert shlex.split(command)[2:] == ["|", "finery", "predict", "my-model", "-"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("64.0", "64"), (" 7 ", "7"), ("1e2", "100"), ("2.5", "2.5"), ("x", "x"), ("", ""), ("inf", "inf")],
+)
+def test_a_whole_number_is_taken_however_it_is_written(given: str, kept: str) -> None:
+    field = FormField(name="max_tokens", label="Tokens", control="number", whole=True)
+    assert trying_page._value(field, [given]) == kept
+
+
+def test_no_command_is_shown_for_what_the_command_does_not_take() -> None:
+    model = PublishedModel("model-1", "", "m", "f", "", "/tmp/m")
+    form = Form(name="chat", title="?", button="!", fields=(FormField(name="message", label="M"),))
+    for values, titles in (({}, ["Command"]), ({"system": "Be brief."}, [])):
+        shown = same_answer(form, {"message": "Hi", "max_tokens": "8", **values}, model, "http://h", True)
+        assert [title for title, _ in shown] == titles
 
 
 # ---- in a service, with a real process ---------------------------------------------------------------------------------
