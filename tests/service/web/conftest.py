@@ -106,9 +106,10 @@ def clients(site: Site) -> Iterator[Callable[[str], httpx.Client]]:
         each.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[object]:
-    """A real browser; tests that use it are skipped where there is none."""
+    """A real browser; tests that use it are skipped where there is none. Closed with the module: Playwright keeps an
+    event loop running in this thread, beside which no other test could run one."""
     if CHROMIUM is None:
         pytest.skip("no chromium is installed (Debian: apt-get install chromium)")
     playwright = pytest.importorskip(
