@@ -6,6 +6,8 @@
 #   docker run --read-only --tmpfs /tmp --tmpfs /home/finery --gpus all -p 8080:8080 -v finery:/data -v finery-cache:/cache finery
 #   docker run --read-only --tmpfs /tmp --tmpfs /home/finery --gpus all -v "$PWD":/work finery run configs/recipes/demo.yaml
 #
+# The last one writes runs and registry into $PWD as uid 10001, which must be let: mkdir -p -m 0777 runs registry
+#
 # The bases are NVIDIA's CUDA runtime and Debian; any Debian 12+ or Ubuntu 24.04+ will do, as what is missing is installed
 # below. In a closed network the PIP_ arguments name where packages come from; pip reads them as it does from the environment.
 ARG VARIANT=cuda

@@ -115,6 +115,17 @@ def test_the_readme_lists_the_rooms_of_the_service():
     assert sorted(listed) == sorted(folder.parent.name for folder in (REPOSITORY / "service").glob("*/__init__.py"))
 
 
+def test_pages_install_finery_from_a_clone_while_no_index_has_it():
+    changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    if "(unreleased)" not in changes.split("\n## ")[1].split("\n")[0]:
+        return
+    for page in PAGES:
+        if "results" not in page.parts:
+            text = re.sub(r"\s+", " ", page.read_text(encoding="utf-8"))
+            for options in re.findall(r"pip (?:install|download)((?: --?[\w-]+(?: \w+)?)*) finery\b(?!\[)", text):
+                assert "--no-index" in options, name_of(page)
+
+
 # Links
 
 

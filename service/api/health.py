@@ -224,10 +224,13 @@ class Measurements:
         for word in STATES:
             hosts.add_metric([word], sum(host.state == word for host in rows))
         yield hosts
-        held = len(self._service.store.slot_holders())
-        gpus = GaugeMetricFamily("finery_gpus", "GPUs by whether a job holds them.", labels=["held"])
-        gpus.add_metric(["true"], held)
-        gpus.add_metric(["false"], sum(len(host.slots) for host in rows) - held)
+        held = self._service.store.slot_holders()
+        places = [(host.name, slot.index) for host in rows if host.state == "up" for slot in host.slots]
+        gpus = GaugeMetricFamily(
+            "finery_gpus", "GPUs that a job holds, and those of hosts that are up that none holds.", labels=["held"]
+        )
+        gpus.add_metric(["true"], len(held))
+        gpus.add_metric(["false"], sum(place not in held for place in places))
         yield gpus
 
 

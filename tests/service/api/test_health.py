@@ -11,7 +11,7 @@ from sqlalchemy import insert, select, update
 
 from pipelines.core.files import configs_folder
 from service.api.health import MODES
-from service.jobs.job import Host
+from service.jobs.job import GpuSlot, Host
 from service.jobs.states import Ending, Move, Reason
 from service.settings import read_settings
 from service.store import store as counting
@@ -137,6 +137,21 @@ def test_the_place_and_what_is_on_its_way(served):
         "none": 1,
         "other": 1,
     }  # `here` of the attempt says nothing
+
+
+def test_gpus_are_free_where_a_job_could_have_them(served):
+    for name in ("up", "draining", "down"):
+        served.store.report_host(Host(name, slots=(GpuSlot(0), GpuSlot(1))))
+    for name in ("draining", "down"):
+        served.store.set_host_state(name, name)
+    held = update(tables.gpu_slots).where(tables.gpu_slots.c.number == 0, tables.gpu_slots.c.host != "down")
+    attempt = served.started(served.job())
+    served.store.write(lambda transaction: transaction.execute(held.values(attempt=attempt.id)))
+    found = samples(served)
+    assert (found["finery_gpus", ("held", "true")], found["finery_gpus", ("held", "false")]) == (2, 1)
+    served.store.report_host(Host("up"))  # its GPUs are gone, one of them while a job holds it
+    found = samples(served)
+    assert (found["finery_gpus", ("held", "true")], found["finery_gpus", ("held", "false")]) == (2, 0)
 
 
 def test_labels_are_words_of_the_program_whatever_rows_say(served):
