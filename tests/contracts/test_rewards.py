@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.core.config import Block
 from pipelines.core.errors import RecipeError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.core.recipe import Recipe, schema
 from pipelines.core.registry import REWARDS
@@ -54,6 +54,7 @@ def context(tmp_path: Path) -> Any:
         "sequence_classification": tiny.build("bert", tiny.TWO),
     }
     return SimpleNamespace(
+        world=World(),
         open_model=lambda head, **named: models[head.kind],
         open_tokenizer=lambda stage_id=None, checkpoint=None: tiny.tokenizer(),
         stage_folders={"scores": tmp_path, "judge": tmp_path},
