@@ -37,7 +37,13 @@ def forked_proofs() -> Iterator[None]:
 
 @contextmanager
 def proofs_forked_from_here() -> Iterator[None]:
-    """The same without a process that knows nothing of Finery, for runs that are about something else."""
+    """The same without a process that knows nothing of Finery, for runs that are about something else.
+
+    This process computes with one thread from here on: a child that is forked from several waits for the others' for ever.
+    """
+    import torch
+
+    torch.set_num_threads(1)
 
     def run(command: list[str], cwd: str, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, *_fork(command[2:], cwd, dict(env)))
