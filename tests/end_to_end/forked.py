@@ -11,7 +11,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -256,16 +255,13 @@ class _ForkedTorchrun:
 
     def __init__(self, command: list[str], env: dict[str, str], stdout: Any, stderr: Any, preexec_fn: Any) -> None:
         words = command[command.index("stage") :]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             preexec_fn()
             os.dup2(stdout.fileno(), 1)
             os.dup2(stderr.fileno(), 2)
-            os._exit(_agent(words, env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}))
+            os._exit(_agent(words, env))
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -287,6 +283,13 @@ class _ForkedTorchrun:
 
 def _agent(words: list[str], environment: dict[str, str]) -> int:
     size, ranks = int(words[-1]), []
+    store, port = _store()
+    environment = environment | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     for rank in range(size):
@@ -312,7 +315,29 @@ def _agent(words: list[str], environment: dict[str, str]) -> int:
             failed = 1
             for other in ranks:
                 os.kill(other, signal.SIGTERM)
+    os.kill(store, signal.SIGKILL)
     return failed
+
+
+def _store() -> tuple[int, int]:
+    """(process, port) of the store where the ranks meet, as torchrun has one: a port that is found free and taken later may
+    be another's by then. In a process of its own, for it has threads, and ends with this one."""
+    reader, writer = os.pipe()
+    agent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        from torch.distributed import TCPStore
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, str(store.port).encode())
+        os.close(writer)
+        while os.getppid() == agent:
+            time.sleep(1)
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as answer:
+        return pid, int(answer.read())
 
 
 def command_signalled(
