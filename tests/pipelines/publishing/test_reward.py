@@ -15,7 +15,7 @@ import torch
 
 from pipelines.commands import verify
 from pipelines.commands.predict import answer
-from pipelines.core.interfaces import Context, Head
+from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import load
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.data.reward_inputs import RewardCollator, RewardInputFormat, encode_scored
@@ -111,6 +111,7 @@ def test_it_is_the_reward_of_a_policy(published: Path) -> None:
 
     class Opened(Context):  # as a run opens a checkpoint
         def __init__(self) -> None:
+            self.__dict__["world"] = World()
             self.__dict__["open_model"] = lambda head, checkpoint, **_: open_folder(
                 checkpoint, head, 0, trained_head=True
             )
