@@ -7,7 +7,7 @@ are counted beside the seconds that passed, for a machine that is busy otherwise
 A ratio above 1 means that Finery is faster, or needs less memory. Two more lines show Finery with the reference asked beforehand,
 whose one pass over the pairs is outside of the steps, and with a LoRA adapter switched off as the reference.
 
-    FINERY_DATA=<mirror> python benchmarks/dpo_step.py [--rounds 3] [--steps 4 20]
+    FINERY_DATA=<mirror> python benchmarks/dpo_step.py [--rounds 3] [--steps 4 20] [--gpu]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rows import Row, report
 SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8192}
 BATCH, LENGTH, PAIRS = 8, 256, 400
 RATE, BETA = 1e-5, 0.1
+GPU = "--gpu"
 
 
 class Taken(NamedTuple):
@@ -93,7 +94,7 @@ def run(command: list[str], folder: Path, home: Path) -> tuple[str, float, int]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]),
-        "CUDA_VISIBLE_DEVICES": "",
+        **({} if GPU in sys.argv else {"CUDA_VISIBLE_DEVICES": ""}),
     }
     said = folder / "said.txt"
     with open(said, "w") as file:
@@ -129,15 +130,14 @@ def trl(folder: Path, steps: int) -> Taken:
         "max_length": LENGTH,
         "bf16": False,
         "gradient_checkpointing": False,
-        "use_cpu": True,
+        "use_cpu": GPU not in sys.argv,
         "save_strategy": "no",
         "report_to": "none",
         "logging_steps": steps,
         "disable_tqdm": True,
     }
     command = [
-        str(Path(sys.executable).with_name("trl")),
-        "dpo",
+        *(sys.executable, "-c", "from trl.cli import main; main()", "dpo"),
         *(part for name, value in words.items() for part in (f"--{name}", str(value))),
     ]
     text, cpu, peak = run(command, folder, folder)
@@ -152,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, nargs=2, default=(4, 20))
+    parser.add_argument(GPU, action="store_true", help="on a GPU, which neither side sees otherwise")
     arguments = parser.parse_args()
     few, many = arguments.steps
     with tempfile.TemporaryDirectory() as place:

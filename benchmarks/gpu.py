@@ -1,6 +1,6 @@
 """The GPU's side of `make benchmark`, within one call of ten minutes on a bare host.
 
-It needs torch with CUDA and what Finery imports, and this repository: no network, no installation. Text is Python's own
+It needs torch with CUDA and Finery, installed from this repository: no network. Text is Python's own
 documentation, models begin from random weights. Fine-tuning and evaluation read a mirror of GLUE and RACE where
 FINERY_DATA names one (the folders glue/ and race/ of it are enough); without one they are named as not measured. What
 is left when the minutes are over is named too. The table goes to performance-gpu.md beside docs/performance.md, the
@@ -25,6 +25,7 @@ from performance import HERE, PAGE, page
 from rows import ROWS, Row
 
 PROGRAMS: dict[str, list[str]] = {
+    "vocabulary": ["vocabulary_kernels.py"],
     "causal-lm": [
         *("pretraining.py", "--objective", "causal_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
         *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),

@@ -8,7 +8,7 @@ A ratio above 1 means that Finery is faster, or needs less memory.
 
 TRL 1.12.0 goes into an environment of its own: `python -m venv ENV && ENV/bin/pip install trl==1.12.0 torch`.
 
-    python benchmarks/ppo_step.py --peer ENV/bin/python [--rounds 2] [--steps 6]
+    python benchmarks/ppo_step.py --peer ENV/bin/python [--rounds 2] [--steps 6] [--gpu]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from rows import Row, report
 SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128}
 VOCABULARY = 4096
 PROMPT, RESPONSE, BATCH, EPOCHS, RATE = 16, 32, 32, 4, 1e-5
+GPU = "--gpu"
 WAYS = {
     "finery": {"value": "separate"},
     "finery, shared body": {"value": "shared"},
@@ -119,7 +120,7 @@ def started(command: list[str], folder: Path, result: str) -> dict[str, Any]:
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "CUDA_VISIBLE_DEVICES": "",
+        **({} if GPU in sys.argv else {"CUDA_VISIBLE_DEVICES": ""}),
         "FINERY_HOME": str(folder / "home"),
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(GPU, action="store_true", help="on a GPU, which neither side sees otherwise")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

@@ -55,7 +55,7 @@ def main() -> None:
         local_rollout_forward_batch_size=asked["batch"],
         num_sample_generations=0,
         bf16=False,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,

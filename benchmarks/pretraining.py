@@ -8,7 +8,8 @@ that loss is read off the line between the two runs around it. Both losses are c
 saved models, in fp32, on the same held-out blocks with the same masks. The plain step of both sides is timed first.
 
 `--step-only` ends there, and reports beside the time the peak of memory and, where Finery measured it, the share of the
-machine's rate of matrix products: with `--shape base` for BERT-base and GPT-2 of 124 million parameters.
+machine's rate of matrix products: with `--shape base` for BERT-base and GPT-2 of 124 million parameters. `--compile`
+sets `torch_compile` on both sides.
 
     python benchmarks/pretraining.py [--objective masked_lm|causal_lm] [--minutes 10] [--rates 1e-3 2e-3 4e-3]
     python benchmarks/pretraining.py --objective causal_lm --shape base --step-only --steps 20 100
@@ -47,7 +48,7 @@ class Shape(NamedTuple):
 
 SHAPES = {
     "mini": Shape(256, 4, 32, 128, {"masked_lm": VOCABULARY, "causal_lm": VOCABULARY}),
-    "base": Shape(768, 12, 16, 512, {"masked_lm": 30_522, "causal_lm": 50_257}),
+    "base": Shape(768, 12, 64, 512, {"masked_lm": 30_522, "causal_lm": 50_257}),
 }
 PARTS = (0.2, 1 / 3, 0.5, 1.0)
 """Shares of the peer's time that Finery trains for."""
@@ -114,7 +115,9 @@ def opened(folder: Path, objective: str) -> Any:
     return (AutoModelForMaskedLM if objective == "masked_lm" else AutoModelForCausalLM).from_pretrained(folder)
 
 
-def peer(folder: Path, objective: str, shape: Shape, steps: int, rate: float, out: Path) -> None:
+def peer(
+    folder: Path, objective: str, shape: Shape, steps: int, rate: float, out: Path, compiled: bool = False
+) -> None:
     """The best-configured Trainer, in a process of its own; prints its seconds and its peak of memory."""
     import numpy as np
     import torch
@@ -136,6 +139,7 @@ def peer(folder: Path, objective: str, shape: Shape, steps: int, rate: float, ou
             adam_beta2=0.98,
             optim="adamw_torch_fused",
             bf16=True,
+            torch_compile=compiled,
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             report_to="none",
@@ -180,23 +184,26 @@ def held_out(model_folder: Path, folder: Path, objective: str) -> float:
 
 def run(command: list[str], folder: Path, home: Path) -> str:
     """What the command said."""
-    repository = str(Path(__file__).resolve().parents[1])
-    environment = {**os.environ, "FINERY_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": repository}
+    paths = os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "FINERY_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-3000:]}")
     return done.stdout
 
 
-def theirs(folder: Path, objective: str, shape: str, steps: int, rate: float) -> Trained:
+def theirs(folder: Path, objective: str, shape: str, steps: int, rate: float, compiled: bool = False) -> Trained:
     out = folder / f"peer-{steps}-{rate}"
     words = ["--peer", str(folder), str(steps), str(rate), str(out), "--objective", objective, "--shape", shape]
+    words += ["--compile"] if compiled else []
     said = run([sys.executable, str(Path(__file__).resolve()), *words], folder, folder)
     taken = json.loads(said.strip().split("\n")[-1])
     return Trained(taken["seconds"], out / "model", taken["peak"])
 
 
-def ours(folder: Path, objective: str, shape: Shape, steps: int, rate: float, optimizer: str) -> Trained:
+def ours(
+    folder: Path, objective: str, shape: Shape, steps: int, rate: float, optimizer: str, compiled: bool = False
+) -> Trained:
     name = f"ours-{steps}-{time.time_ns()}"
     words = {"name": objective, **({"probability": SHARE} if objective == "masked_lm" else {})}
     recipe = {
@@ -217,6 +224,7 @@ def ours(folder: Path, objective: str, shape: Shape, steps: int, rate: float, op
                     "warmup_steps": 0.1,
                     "adam_beta2": 0.98,
                     "optim": optimizer,
+                    "torch_compile": compiled,
                     "save_strategy": "no",
                     "logging_steps": steps,
                 },
@@ -231,13 +239,12 @@ def ours(folder: Path, objective: str, shape: Shape, steps: int, rate: float, op
     return Trained(metrics["train_runtime"], stage / "model", int(metrics["peak_memory_bytes"]), used)
 
 
-def report_step(objective: str, shape: Shape, peer: Trained, own: Trained, steps: dict[str, float]) -> None:
+def report_step(work: str, peer: Trained, own: Trained, steps: dict[str, float]) -> None:
     """The rows of a step: its time, its memory, and its share of what the machine can do."""
     import torch
 
     from pipelines.trainers.throughput import matrix_rate
 
-    work = f"{objective}, {shape.layers} layers of {shape.width}, {shape.batch} x {shape.block} tokens"
     same = "weights, text, batch"
     report(Row(f"{work}: a step", "best-configured Trainer", steps["peer"] * 1000, steps["finery"] * 1000, "ms", same))
     least = peer.peak / 2**20, own.peak / 2**20
@@ -269,6 +276,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=4e-3, help="Finery's, for Muon")
     parser.add_argument("--optimizer", default="muon")
     parser.add_argument("--shape", choices=SHAPES, default="mini")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, on both sides")
     parser.add_argument("--step-only", action="store_true", help="time steps, and train until no loss")
     parser.add_argument("--steps", type=int, nargs=2, default=(10, 40), help="few and many, whose difference is timed")
     parser.add_argument("--peer", nargs=4, help=argparse.SUPPRESS)
@@ -276,7 +284,7 @@ def main() -> None:
     shape = SHAPES[given.shape]
     if given.peer:
         place, steps, rate, out = given.peer
-        peer(Path(place), given.objective, shape, int(steps), float(rate), Path(out))
+        peer(Path(place), given.objective, shape, int(steps), float(rate), Path(out), given.compile)
         return
     from transformers import AutoTokenizer
 
@@ -288,14 +296,18 @@ def main() -> None:
         few, many = given.steps
         step, longest = {}, {}
         for name, side in {
-            "peer": lambda steps: theirs(folder, given.objective, given.shape, steps, given.rates[0]),
-            "finery": lambda steps: ours(folder, given.objective, shape, steps, given.rate, given.optimizer),
+            "peer": lambda steps: theirs(folder, given.objective, given.shape, steps, given.rates[0], given.compile),
+            "finery": lambda steps: ours(
+                folder, given.objective, shape, steps, given.rate, given.optimizer, given.compile
+            ),
         }.items():
             short, longest[name] = side(few), side(many)
             step[name] = (longest[name].seconds - short.seconds) / (many - few)
             print(f"{name}: {step[name] * 1000:.0f} ms a step", file=sys.stderr)
         if given.step_only:
-            report_step(given.objective, shape, longest["peer"], longest["finery"], step)
+            work = f"{given.objective}, {shape.layers} layers of {shape.width}, {shape.batch} x {shape.block} tokens"
+            work += ", compiled" if given.compile else ""
+            report_step(work, longest["peer"], longest["finery"], step)
             return
         best = math.inf
         for rate in given.rates:

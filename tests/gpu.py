@@ -8,7 +8,7 @@ of weights and of the optimizer's state, with LoRA, and killed and resumed. What
 installed, is listed as not run. A check that the time did not suffice for is listed as `skipped: time` and counts as one
 that did not pass: `--seconds 1800` gives more.
 
-No GPU was here when this was written: what DeepSpeed's checks ask for, and how they read what it leaves, has not run.
+On one H100 what needs one GPU passed. What DeepSpeed's checks ask for, and how they read what it leaves, has not run.
 
 `python -m tests.gpu --on-cpu 2` does the same with two processes on the CPU, to try the script itself.
 """
@@ -161,6 +161,7 @@ class Bench:
 
     def checks(self) -> Iterator[Check]:
         """Every row, in the order of the table."""
+        yield Check("vocabulary losses, the kernels", 1, self.vocabulary)
         yield Check("attention by sequences, the kernel", 1, self.kernel)
         yield Check("attention by sequences, whole models", 1, self.sequences)
         yield Check("attention by sequences, a recipe", 1, self.packed)
@@ -182,6 +183,46 @@ class Bench:
         yield Check("killed under fsdp2, goes on on one", 2, lambda: self.goes_on(2), lacking)
         for name, precision in [(name, precision) for precision in ("no", "bf16") for name in RECIPES]:
             yield Check(f"{name}, one device, precision {precision}", 1, lambda n=name, m=precision: self.alone(n, m))
+
+    def vocabulary(self) -> None:
+        """Losses, log-probabilities, entropies and their gradients are those of all logits in double precision."""
+        import torch
+
+        from pipelines.models import linear_cross_entropy as ours
+
+        kind = "cpu" if self.on_cpu else "cuda"
+        if (ours._kernels(torch.device(kind, 0)) is None) != self.on_cpu:
+            raise Failure("the kernels cannot be built: is there a C compiler?")
+        generator = torch.Generator(kind).manual_seed(0)
+        for tokens, dim, words, dtype, closest in (
+            (300, 64, 50_257, torch.float32, 1e-4),
+            (3000, 64, 50_257, torch.bfloat16, 1e-2),
+            (500, 32, 4096, torch.float16, 1e-2),
+        ):
+            shapes = ((tokens, dim), (words, dim), (words,))
+            states, weight, bias = (torch.randn(each, generator=generator, device=kind).to(dtype) for each in shapes)
+            labels = torch.randint(0, words, (tokens,), generator=generator, device=kind)
+            upstream = torch.rand(tokens, generator=generator, device=kind)
+            exact = [each.double().requires_grad_() for each in (states, weight * 0.3, bias)]
+            chances = (exact[0] @ exact[1].t() + exact[2]).log_softmax(-1)
+            named = chances.gather(1, labels[:, None])[:, 0]
+            summed = -0.9 * named.sum() - 0.1 * chances.mean(-1).sum()
+            weighed = ((named - (chances.exp() * chances).sum(-1)) * upstream).sum()
+            for what, expected in (("a sum", summed), ("log-probabilities", weighed)):
+                own = [each.float().clone().requires_grad_() for each in (states, weight * 0.3, bias)]
+                if what == "a sum":
+                    found = ours.summed_cross_entropy(*own, labels, dtype, 0.1)
+                else:
+                    single, entropies = ours.log_probabilities_and_entropies(*own, labels, dtype)
+                    found = ((single + entropies) * upstream).sum()
+                if not abs(found.item() / expected.item() - 1) < closest:
+                    raise Failure(f"{what} in {dtype} is {found.item():.6g}, not {expected.item():.6g}")
+                found.backward()
+                gradients = torch.autograd.grad(expected, exact, retain_graph=True)
+                for name, one, other in zip(("states", "weight", "bias"), own, gradients, strict=True):
+                    away = (one.grad.double() - other).norm() / other.norm()
+                    if not away < closest:
+                        raise Failure(f"{what} in {dtype}: the gradient of {name} is off by {away:.2g}")
 
     def kernel(self) -> None:
         """Outputs and gradients of `varlen_attn` in bfloat16 are those of scaled dot products in float32."""

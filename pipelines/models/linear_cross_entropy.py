@@ -6,6 +6,9 @@ computed in; the softmax is taken in float32, a few rows at a time, and the grad
 their place. Wijmans et al. 2025, "Cut Your Losses in Large-Vocabulary Language Models", section 4,
 arxiv.org/abs/2411.09009, and Hsu et al. 2024, "Liger Kernel", section 3.2, arxiv.org/abs/2410.10989.
 
+On a GPU the softmax is that of `vocabulary_kernels`, and the vocabulary is filled up with words of zeros: what is 50,257
+wide is multiplied several times slower there than what is 50,304 wide.
+
 `torch.nn.functional.linear_cross_entropy` has the same plan, but no label smoothing, no entropies, and in bfloat16 a
 loss that is itself rounded to bfloat16: docs/experiments.md has the figures.
 """
@@ -13,20 +16,29 @@ loss that is itself rounded to bfloat16: docs/experiments.md has the figures.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from pipelines.core.costs import LOGITS_AT_ONCE
+from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 BLOCK = 2**20
 """Logits that a processor takes through the softmax together: they fit into its cache."""
 EMULATED = 2**22
 """Numbers of a bfloat16 product that are computed together by a processor that multiplies no bfloat16: oneDNN sums them
 in float32 beside the product, and all at once they would take twice its memory."""
+WHOLE_WORDS = 64
+"""A GPU multiplies in pieces of so many columns; the words of a vocabulary are filled up to whole ones."""
+FUSED = (torch.float32, torch.bfloat16, torch.float16)
+"""Logits that `vocabulary_kernels` read."""
 NATIVE_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 """What torch calls it where a processor of x86 or ARM multiplies bfloat16 itself."""
 
@@ -72,10 +84,29 @@ def log_probabilities_and_entropies(
     return both
 
 
+Inputs = tuple[Tensor, Tensor, Tensor | None]
+"""States, output matrix and bias."""
+
+
+def typed(states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Inputs:
+    """All of one type, as autocast would; on a GPU with a vocabulary of whole `WHOLE_WORDS`, by words of zeros."""
+    lacking = -len(weight) % WHOLE_WORDS if fills_up(weight) else 0
+    states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if not lacking:
+        return states, weight, bias
+    wider = None if bias is None else torch.cat([bias, bias.new_zeros(lacking)])
+    return states, torch.cat([weight, weight.new_zeros(lacking, weight.shape[1])]), wider
+
+
+def fills_up(weight: Tensor) -> bool:
+    """Whether products with this matrix gain by words of zeros."""
+    return bool(weight.is_cuda)
+
+
 def logits_by_chunk(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """(which tokens, their logits (some, vocab)), without gradients; all of one type. The next chunk overwrites the
-    last."""
-    rows = max(1, LOGITS_AT_ONCE // len(weight))
+    """(which tokens, their logits (some, vocab)), without gradients; of what is `typed`, words of zeros and all. The
+    next chunk overwrites the last."""
+    rows = max(1, (LOGITS_AT_ONCE_ON_GPU if weight.is_cuda else LOGITS_AT_ONCE) // len(weight))
     buffer = states.new_empty(min(rows, len(states)), len(weight))
     for start in range(0, len(states), rows):
         part = slice(start, min(start + rows, len(states)))
@@ -89,6 +120,20 @@ def logits_by_chunk(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iter
         yield part, logits
 
 
+@cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    """`vocabulary_kernels` where they run: on a GPU, with Triton and the compiler that it needs."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from pipelines.models import vocabulary_kernels
+
+    return vocabulary_kernels if vocabulary_kernels.run_on(device) else None
+
+
+def _kernels_for(logits: Tensor) -> ModuleType | None:
+    return _kernels(logits.device) if logits.dtype in FUSED else None
+
+
 def _products(like: Tensor, width: int | None = None) -> Iterator[slice]:
     """Which rows of `like` times a matrix of `width` columns, default its own, to compute together. The sums that a row
     is made of, and so its bits, do not depend on it."""
@@ -100,20 +145,13 @@ def _products(like: Tensor, width: int | None = None) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(like), rows))
 
 
-def _blocks(part: slice, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The rows of a chunk that a softmax takes together; all of them where there are many threads."""
+def _blocks(part: slice, logits: Tensor, words: int) -> Iterator[tuple[slice, Tensor]]:
+    """The rows of a chunk that a softmax takes together, for the words that there are; all of them where there are many
+    threads."""
     rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for start in range(0, len(logits), rows):
-        block = logits[start : start + rows]
+        block = logits[start : start + rows, :words]
         yield slice(part.start + start, part.start + start + len(block)), block
-
-
-Inputs = tuple[Tensor, Tensor, Tensor | None]
-"""States, output matrix and bias."""
-
-
-def _typed(states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Inputs:
-    return states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 class _Gradients:
@@ -132,14 +170,15 @@ class _Gradients:
         with torch.autocast(logits.device.type, enabled=False):
             if self.of_states is not None:
                 torch.mm(logits, self.weight, out=self.of_states[part])
+            words = logits.t()  # with those of zeros, which nothing is learnt about
             if self.of_weight is not None and self.of_weight.dtype == logits.dtype:
-                self.of_weight.addmm_(logits.t(), self.states[part])
+                self.of_weight.addmm_(words[: len(self.of_weight)], self.states[part])
             elif self.of_weight is not None:
-                words = logits.t()
                 for few in _products(words, self.states.shape[1]):
-                    self.of_weight[few] += words[few] @ self.states[part]
+                    learnt = self.of_weight[few]
+                    learnt += (words[few] @ self.states[part])[: len(learnt)]
         if self.of_bias is not None:
-            self.of_bias += logits.sum(0, dtype=self.of_bias.dtype)
+            self.of_bias += logits.sum(0, dtype=self.of_bias.dtype)[: len(self.of_bias)]
 
     def together(self) -> list[Tensor | None]:
         """In the types of what they are for."""
@@ -159,13 +198,22 @@ class _SummedCrossEntropy(Function):  # type: ignore[misc]
         smoothing: float,
         right: Tensor | None,
     ) -> Tensor:
-        typed = _typed(states, weight, bias, dtype)
+        read, words = typed(states, weight, bias, dtype), len(weight)
         learns = any(ctx.needs_input_grad)
-        gradients = _Gradients((states, weight, bias), typed, ctx.needs_input_grad) if learns else None
+        gradients = _Gradients((states, weight, bias), read, ctx.needs_input_grad) if learns else None
         loss = torch.zeros((), dtype=torch.promote_types(dtype, torch.float32), device=states.device)
-        for part, logits in logits_by_chunk(*typed):
-            for rows, block in _blocks(part, logits):
+        for part, logits in logits_by_chunk(*read):
+            kernels = _kernels_for(logits)
+            for rows, block in _blocks(part, logits, words):
                 label = labels[rows, None]
+                if kernels is not None:
+                    of = kernels.describe(block, labels[rows])
+                    loss += (of.normalizer - (1 - smoothing) * of.named - smoothing * of.mean).sum()
+                    if right is not None:
+                        right[rows] = of.named >= of.largest
+                    if learns:
+                        kernels.replace(block, labels[rows], of.normalizer, smoothing - 1, 1.0, 0.0, -smoothing / words)
+                    continue
                 chances = block.to(loss.dtype).log_softmax(-1)
                 named = chances.gather(1, label)
                 loss -= (1 - smoothing) * named.sum()
@@ -209,8 +257,15 @@ class _TokenLogProbabilities(Function):  # type: ignore[misc]
         ctx.set_materialize_grads(False)
         named = torch.empty(len(states), dtype=torch.promote_types(dtype, torch.float32), device=states.device)
         entropies = torch.empty_like(named) if with_entropies else None
-        for part, logits in logits_by_chunk(*_typed(states, weight, bias, dtype)):
-            for rows, block in _blocks(part, logits):
+        for part, logits in logits_by_chunk(*typed(states, weight, bias, dtype)):
+            kernels = _kernels_for(logits)
+            for rows, block in _blocks(part, logits, len(weight)):
+                if kernels is not None:
+                    of = kernels.describe(block, labels[rows], scale)
+                    named[rows] = of.named - of.normalizer
+                    if entropies is not None:
+                        entropies[rows] = of.normalizer - of.expected
+                    continue
                 chances = block.to(named.dtype).mul_(scale).log_softmax(-1)
                 named[rows] = chances.gather(1, labels[rows, None])[:, 0]
                 if entropies is not None:
@@ -221,10 +276,19 @@ class _TokenLogProbabilities(Function):  # type: ignore[misc]
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, of_named: Tensor | None, of_entropies: Tensor | None) -> tuple[Tensor | None, ...]:
         states, weight, bias, labels = ctx.saved_tensors
-        typed = _typed(states, weight, bias, ctx.dtype)
-        gradients = _Gradients((states, weight, bias), typed, ctx.needs_input_grad)
-        for part, logits in logits_by_chunk(*typed):
-            for rows, block in _blocks(part, logits):
+        read = typed(states, weight, bias, ctx.dtype)
+        gradients = _Gradients((states, weight, bias), read, ctx.needs_input_grad)
+        for part, logits in logits_by_chunk(*read):
+            kernels = _kernels_for(logits)
+            for rows, block in _blocks(part, logits, len(weight)):
+                if kernels is not None:
+                    of = kernels.describe(block, labels[rows], ctx.scale)
+                    least = torch.zeros_like(of.normalizer)
+                    upstream = least if of_named is None else of_named[rows] * ctx.scale
+                    spread = least if of_entropies is None else of_entropies[rows] * ctx.scale
+                    linear = -upstream - spread * (of.normalizer - of.expected)
+                    kernels.replace(block, labels[rows], of.normalizer, upstream, linear, -spread, 0.0, ctx.scale)
+                    continue
                 exact = torch.promote_types(ctx.dtype, torch.float32)
                 chances = block.to(exact).mul_(ctx.scale).log_softmax(-1)
                 likely = chances.exp()

@@ -21,10 +21,12 @@ from torch.nn import functional
 from pipelines.core.costs import LOGITS_KEPT
 from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import CompletionCollator, padding_token
+from pipelines.models.layer_compilation import is_compiled
 from pipelines.models.linear_cross_entropy import (
     log_probabilities_and_entropies,
     logits_by_chunk,
     summed_cross_entropy,
+    typed,
 )
 from pipelines.models.read_places import only_positions, tried, without_wrappers
 from pipelines.models.sampling import decoder_start, filled
@@ -112,9 +114,8 @@ class TokenDistributions:
         if self.weight is None:
             yield slice(0, len(self.states)), self.states.detach().float()
             return
-        bias = None if self.bias is None else self.bias.to(self.dtype)
-        for part, logits in logits_by_chunk(self.states.to(self.dtype), self.weight.to(self.dtype), bias):
-            yield part, logits.float()
+        for part, logits in logits_by_chunk(*typed(self.states, self.weight, self.bias, self.dtype)):
+            yield part, logits[:, : len(self.weight)].float()
 
 
 def computed_in(states: Tensor) -> torch.dtype:
@@ -213,8 +214,7 @@ def output_is_last(model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor) 
         and "forward" not in vars(output)
         and not output._forward_hooks
         and not output._forward_pre_hooks
-        and not hasattr(model, "_orig_mod")
-        and not hasattr(getattr(model, "module", None), "_orig_mod")
+        and not is_compiled(model)
     )
     bare.finery_output_is_last = plain and _says_what_its_output_says(bare, inputs, wanted)
     return bool(bare.finery_output_is_last)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core import architecture_fields
@@ -18,6 +19,7 @@ from pipelines.models import quantization as quantizing
 from pipelines.models.heads import auto_class, head_settings, saved_head
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.recipe import Model
@@ -57,6 +59,7 @@ def build(
         sentence = " ".join(str(error).split())
         raise ModelError(f"model.architecture cannot be built as {kind.__name__}: {sentence[:400]}") from error
     model.finery_new_modules = _fresh_modules(model)
+    fuse_activations(model)
     return model
 
 
@@ -166,6 +169,7 @@ def open_folder(
     model.finery_new_modules = fresh
     if pooled.moves:
         model = pooling.moved(model, head)
+    fuse_activations(model)
     model.finery_folder = source  # where what is told of it lies, beside its weights
     if pooled.changes:  # it lies in no folder as it is: an adapter must be given its base
         model.name_or_path = ""
@@ -312,6 +316,27 @@ def _fresh_modules(model: PreTrainedModel) -> list[str]:
         brought = {name.removeprefix(prefix): weight.shape for name, weight in pretrained.named_parameters()}
         break
     return outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
+
+
+def fuse_activations(model: nn.Module) -> None:
+    """Let torch's own operation compute GELU wherever `fused` knows it."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if (better := fused(child)) is not child:
+                setattr(module, name, better)
+
+
+def fused(activation: nn.Module) -> nn.Module:
+    """The same function as one operation of torch, for a GELU that transformers writes as powers and products, each of
+    which reads and writes all values once more: `gelu_new` of GPT-2, `gelu_fast`, `gelu_accurate`, the `gelu_python`s.
+    Rounding differs. Any other module comes back as it is."""
+    from transformers import activations
+
+    kind, by_hand = type(activation), isinstance(getattr(activation, "act", None), MethodType)
+    by_tanh = (activations.NewGELUActivation, activations.FastGELUActivation, activations.AccurateGELUActivation)
+    if kind in by_tanh or (kind is activations.GELUTanh and by_hand):
+        return activations.GELUTanh()
+    return activations.GELUActivation() if kind is activations.GELUActivation and by_hand else activation
 
 
 def _attention() -> str | None:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.costs import DENSEST
+from pipelines.models.layer_compilation import as_written, is_compiled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -189,7 +190,7 @@ def ends(layer: Any) -> tuple[nn.Module, nn.Module] | None:
 def can_be_cut(model: nn.Module, layer: Any) -> bool:
     """Whether hooks reach the pass, and only it: not in compiled models, nor where activations are computed again when
     the hooks are gone, nor where a layer is cut into chunks of a length that must divide the places."""
-    compiled = hasattr(model, "_orig_mod") or hasattr(getattr(model, "module", None), "_orig_mod")
+    compiled = is_compiled(model) or is_compiled(layer)
     chunks = getattr(layer, "chunk_size", 0) or getattr(layer, "chunk_size_feed_forward", 0)
     return not (compiled or chunks or without_wrappers(model).is_activation_checkpointing)
 
@@ -406,7 +407,7 @@ def tried(bare: PreTrainedModel, device: torch.device) -> Iterator[None]:
     modes = {module: module.training for module in bare.modules()}
     bare.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with as_written(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
         for module, training in modes.items():

@@ -74,6 +74,7 @@ class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]
 
     base_model_prefix = "discriminator"
     supports_gradient_checkpointing = True
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True  # as the two do
 
     def __init__(self, discriminator: PreTrainedModel, generator: PreTrainedModel) -> None:
         super().__init__(discriminator.config)

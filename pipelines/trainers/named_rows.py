@@ -55,9 +55,10 @@ class NamedRows(nn.Module):
     @torch.no_grad()
     def rejoined(self, decay: float) -> nn.Embedding:
         """The whole embedding: named rows as they are now, the others multiplied by `decay`."""
-        whole: nn.Embedding = self.whole[0]
+        learnt = fsdp.whole(self.weight)
+        whole = self.whole[0].to(learnt.device)  # where it was opened till now, and not where it is trained
         whole.weight.mul_(decay)
-        whole.weight[self.named] = fsdp.whole(self.weight).to(whole.weight.dtype)
+        whole.weight[self.named.to(learnt.device)] = learnt.to(whole.weight.dtype)
         return whole
 
 

@@ -95,6 +95,8 @@ class Sums:
 class PPOTrainer(FineryTrainer):
     """FineryTrainer whose step is an iteration: sample, score, update."""
 
+    compiles_layers = False  # they sample too, one token after another
+
     def __init__(self, *, plan: PPOPlan, **keywords: Any) -> None:
         s = plan.settings
         self.plan = plan

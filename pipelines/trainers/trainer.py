@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, Trainer, TrainerCallback
-from transformers.trainer_utils import set_seed
+from transformers.trainer_utils import TrainOutput, set_seed
 from transformers.utils import ModelOutput
 
 from pipelines.core.errors import Stopped
@@ -30,6 +31,7 @@ from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.ragged import SHARED
 from pipelines.data.randomness import permuted
+from pipelines.models import layer_compilation
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints, frozen_features, named_rows
@@ -313,6 +315,24 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         self.muon = muon
         self.halving = Halving() if halves else None
         self.rows: RowsInUse | None = None
+
+    compiles_layers = True
+    """Whether `torch_compile` compiles layers; else accelerate compiles the model as one."""
+
+    def train(self, *given: Any, **keywords: Any) -> TrainOutput:
+        try:
+            return super().train(*given, **keywords)
+        finally:
+            layer_compilation.as_before(self.model)
+
+    def _prepare_for_training(self, *given: Any, **keywords: Any) -> Any:
+        if self.compiles_layers and not self.is_deepspeed_enabled:
+            # accelerate keeps this for all that follows in the process
+            self.accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
+            if self.args.torch_compile:
+                words = {"backend": self.args.torch_compile_backend, "mode": self.args.torch_compile_mode}
+                layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
+        return super()._prepare_for_training(*given, **keywords)
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
         if self.muon and self.optimizer is None:

@@ -24,7 +24,7 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
-from pipelines.core.costs import DENSEST, LOGITS_AT_ONCE, LOGITS_KEPT, Memory
+from pipelines.core.costs import DENSEST, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory
 
 FLOAT = 4
 """Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
@@ -44,11 +44,6 @@ ACTIVATION_VALUES = {
     "tanh": 0,
     "sigmoid": 0,
     "linear": 0,
-    "gelu_new": 4,
-    "gelu_fast": 7,
-    "gelu_accurate": 4,
-    "gelu_python": 3,
-    "gelu_python_tanh": 4,
     "quick_gelu": 2,
     "gelu_10": 2,
 }
@@ -524,7 +519,8 @@ class _Tracing:
             kept = rows * narrow * self.value + (matrix * FLOAT if learns else 0)
             copies = (matrix + rows * narrow) * self.value if step.mixed else 0
             product = matrix * self.value if learns and step.mixed else 0
-            chunk = min(scores, max(LOGITS_AT_ONCE // vocab, 1) * vocab) * self.value
+            together = LOGITS_AT_ONCE if step.on_cpu else LOGITS_AT_ONCE_ON_GPU
+            chunk = min(scores, max(together // vocab, 1) * vocab) * self.value
             yield Segment(kept, matrix * FLOAT if learns else 0, chunk + copies + product)
             return
         activations = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)

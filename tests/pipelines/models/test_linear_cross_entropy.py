@@ -32,6 +32,12 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(log_probabilities, "LOGITS_KEPT", 0)
 
 
+@pytest.fixture(params=[False, True], ids=["as it is", "filled up"])
+def filled(request, monkeypatch):
+    """Whether words of zeros fill the vocabulary up, as on a GPU."""
+    monkeypatch.setattr(linear_cross_entropy, "fills_up", lambda weight: request.param)
+
+
 def drawn(bias: bool, stored: torch.dtype) -> tuple[list[Any], torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((TOKENS, DIM), (VOCABULARY, DIM), (VOCABULARY,))[: 2 + bias]
@@ -62,6 +68,7 @@ def assert_equal_gradients(ours: torch.Tensor, plain: torch.Tensor, weights: lis
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("stored", "dtype", "tolerance"), PRECISIONS)
+@pytest.mark.usefixtures("filled")
 def test_the_sum_and_its_gradients_are_those_of_all_logits(stored, dtype, tolerance, bias, smoothing):
     weights, labels = drawn(bias, stored)
     best = logits_of(weights, dtype).argmax(-1)
@@ -80,6 +87,7 @@ def test_the_sum_and_its_gradients_are_those_of_all_logits(stored, dtype, tolera
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("stored", "dtype", "tolerance"), PRECISIONS)
+@pytest.mark.usefixtures("filled")
 def test_log_probabilities_and_entropies_are_those_of_all_logits(stored, dtype, tolerance, bias):
     weights, labels = drawn(bias, stored)
     named, entropies = log_probabilities_and_entropies(*weights[:2], weights[2] if bias else None, labels, dtype, 1.4)
@@ -296,6 +304,7 @@ def test_all_logits_never_exist_together(monkeypatch):
     assert most < 1024 * 4096 * 4 / 10
 
 
+@pytest.mark.usefixtures("filled")
 def test_logits_in_chunks_are_those_of_the_model():
     model = built("bert")
     batch = asked(model)

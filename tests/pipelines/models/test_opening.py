@@ -13,6 +13,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+from transformers.activations import ACT2FN, GELUActivation, GELUTanh
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
@@ -457,3 +459,29 @@ def test_an_adapter_with_a_module_that_its_base_has_not_is_refused(folder: Calla
     save_file({name.replace(".classifier.", ".score."): value for name, value in load_file(weights).items()}, weights)
     with pytest.raises(ModelError, match="was trained with score, which BertForSequenceClassification has not"):
         opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)
+
+
+SLOW_GELUS = ["gelu_new", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh"]
+
+
+@pytest.mark.parametrize("name", SLOW_GELUS)
+def test_a_gelu_of_many_operations_is_computed_by_one(name: str) -> None:
+    written, given = ACT2FN[name], torch.linspace(-8, 8, 999, dtype=torch.float64)
+    assert type(opening.fused(written)) in (GELUTanh, GELUActivation)
+    torch.testing.assert_close(opening.fused(written)(given), written(given), rtol=1e-8, atol=1e-8)
+
+
+def test_other_activations_stay() -> None:
+    assert {name for name in ACT2FN if opening.fused(own := ACT2FN[name]) is not own} == set(SLOW_GELUS)
+
+
+def test_a_model_that_is_opened_says_what_transformers_says(folder: Callable[..., Path]) -> None:
+    head = Head("causal_lm")
+    place = folder("gpt2", head)
+    for model in (opening.open_folder(place, head, 0), tiny.build("gpt2", head)):
+        assert type(model.transformer.h[0].mlp.act) is GELUTanh
+    plain = AutoModelForCausalLM.from_pretrained(place)
+    assert type(plain.transformer.h[0].mlp.act) is not GELUTanh
+    torch.testing.assert_close(
+        tiny.logits(opening.open_folder(place, head, 0), tiny.batch()), tiny.logits(plain, tiny.batch())
+    )

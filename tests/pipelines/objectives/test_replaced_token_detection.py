@@ -64,7 +64,7 @@ def joint(request: pytest.FixtureRequest, tokenizer: Any) -> GeneratorAndDiscrim
     return made(request.param, tokenizer)
 
 
-def made(model_type: str, tokenizer: Any, **words: Any) -> GeneratorAndDiscriminator:
+def made(model_type: str, tokenizer: Any, attention: str = "eager", **words: Any) -> GeneratorAndDiscriminator:
     if model_type == "finery":
         from pipelines.architectures.registration import register
 
@@ -75,7 +75,7 @@ def made(model_type: str, tokenizer: Any, **words: Any) -> GeneratorAndDiscrimin
     def build(head: Head, **overrides: Any) -> Any:
         chosen = dict(shape | overrides)
         kind = {"masked_lm": AutoModelForMaskedLM, "token_classification": AutoModelForTokenClassification}[head.kind]
-        return kind.from_config(AutoConfig.for_model(chosen.pop("model_type"), **chosen), attn_implementation="eager")
+        return kind.from_config(AutoConfig.for_model(chosen.pop("model_type"), **chosen), attn_implementation=attention)
 
     objective = ReplacedTokenDetection()
     found: GeneratorAndDiscriminator = objective.prepare(build(objective.head), tokenizer, build)
@@ -103,6 +103,14 @@ def test_the_generator_has_a_quarter_of_the_width_and_the_same_embeddings(joint:
     names = {name for name, _ in joint.named_parameters()}
     assert sum("word_embeddings" in name for name in names) == 1
     assert all(torch.isfinite(weight).all() for weight in joint.parameters())
+
+
+def test_both_attend_as_is_usual_on_a_gpu(batch: dict[str, torch.Tensor], tokenizer: Any):
+    losses = [
+        ReplacedTokenDetection().loss(made("finery", tokenizer, attention).eval(), dict(batch))[0]
+        for attention in ("eager", "sdpa")
+    ]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=1e-5)
 
 
 def test_the_widths_of_the_base_model_are_the_papers():

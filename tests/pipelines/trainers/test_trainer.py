@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from pipelines.core.errors import Diverged, Stopped
 from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
+from pipelines.models import layer_compilation
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.trainers import trainer
 from pipelines.trainers.checkpoints import MARKER
@@ -486,3 +487,33 @@ def test_processes_that_share_an_epoch_get_equally_many_examples_the_last_ones_m
     assert sorted(draws[:45]) == list(range(45, 90))
     assert draws[45:] == [-1, -1, -1]
     assert list(EpochSampler(45, 8, seed=3, shared=8))[:45] == list(EpochSampler(45, 8, seed=3))
+
+
+def test_a_stage_compiles_layers_for_the_time_of_its_training(
+    context: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"input_ids": [5 + number, 6, 7], "labels": number % 3} for number in range(8)]
+    words = {"max_steps": 2, "per_device_train_batch_size": 4, "logging_steps": 1, "save_strategy": "no"}
+    losses, compiled, plain = [], [], layer_compilation.compile_layers
+
+    def compile_layers(model: Any, **settings: Any) -> int:
+        compiled.append((plain(model, **settings), settings))
+        return compiled[-1][0]
+
+    monkeypatch.setattr(layer_compilation, "compile_layers", compile_layers)
+    for more in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
+        place = context(f"{len(losses)}")
+        model = tiny.build("bert", tiny.THREE)
+        trainer.fit(
+            place,
+            model,
+            tiny.tokenizer(),
+            rows,
+            collate=lambda batch: collate(tiny.tokenizer(), batch),
+            loss=classification_loss,
+            arguments=words | more,
+        )
+        losses.append([event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"])
+        assert not any(layer_compilation.is_compiled(each) for each in model.modules())
+    assert compiled == [(2, {"backend": "eager"})]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
