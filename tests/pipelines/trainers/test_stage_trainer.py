@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 
-from pipelines.core.errors import Stopped
+from pipelines.core.errors import StageError, Stopped
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Context, World
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.models import fsdp
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import trainer as loop
 from pipelines.trainers.stage_trainer import (
+    StageTrainer,
     deepspeed_configuration,
     peak_memory,
     reset_peak_memory,
@@ -397,3 +403,70 @@ def test_accelerate_reads_deepspeed_s_configuration(stage: int) -> None:
     assert (read.is_zero2(), read.is_zero3(), read.is_offload()) == (stage == 2, stage == 3, False)
     assert read.get_value("train_micro_batch_size_per_gpu") == "auto"
     assert read.get_value("zero_optimization.stage3_gather_16bit_weights_on_model_save") is (stage == 3)
+
+
+# -- the kind of distribution ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A world of gloo with this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def divided(model: torch.nn.Module) -> torch.nn.Module:
+    fsdp.shard(model, torch.device("cpu"), 1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("profile", "prepare", "found", "processes"),
+    [
+        ("fsdp2", DistributedDataParallel, "ddp", 2),
+        ("fsdp2", lambda model: model, "single", 2),
+        ("ddp", divided, "fsdp2", 2),
+        ("ddp", lambda model: model, "single", 2),
+        ("zero3", DistributedDataParallel, "ddp", 2),
+        ("fsdp2", divided, "fsdp2", 1),
+        ("ddp", DistributedDataParallel, "ddp", 3),
+    ],
+)
+def test_another_kind_or_size_than_was_asked_for_is_an_error(
+    profile: Any,
+    prepare: Callable[[torch.nn.Module], torch.nn.Module],
+    found: str,
+    processes: int,
+    context: Callable[..., Context],
+    events: Any,
+    group: None,
+) -> None:
+    place = context(world=World(0, 2, profile))
+    trainer: Any = SimpleNamespace(
+        context=place, accelerator=SimpleNamespace(num_processes=processes), is_deepspeed_enabled=False
+    )
+    with pytest.raises(StageError) as raised:
+        StageTrainer._tell_distribution(trainer, prepare(torch.nn.Sequential(torch.nn.Linear(2, 2))))
+    assert f"launch asks for {profile} on 2 processes" in str(raised.value)
+    assert f"is prepared for {found} on {processes}; is another" in str(raised.value)
+    assert events(place) == []
+
+
+@pytest.mark.parametrize(("profile", "prepare"), [("ddp", DistributedDataParallel), ("fsdp2", divided)])
+def test_what_each_process_holds_is_told(
+    profile: Any,
+    prepare: Callable[[torch.nn.Module], torch.nn.Module],
+    context: Callable[..., Context],
+    events: Any,
+    group: None,
+) -> None:
+    place = context(world=World(0, 2, profile), gather=lambda value: [value, (1, value[1])])
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    trainer: Any = SimpleNamespace(
+        context=place, model=model, accelerator=SimpleNamespace(num_processes=2), is_deepspeed_enabled=False
+    )
+    StageTrainer._tell_distribution(trainer, prepare(model))
+    (told,) = events(place)
+    assert (told["event"], told["profile"], told["num_processes"]) == ("distributed", profile, 2)
+    assert told["ranks"] == [{"rank": 0, "local": 6, "global": 6}, {"rank": 1, "local": 1, "global": 6}]
