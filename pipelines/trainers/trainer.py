@@ -375,6 +375,12 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         self.sampler = EpochSampler(len(self.train_dataset), step, self.args.seed, self.lengths, shared, in_order)
         return self.sampler
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> EpochSampler:
+        """The rows one after another; the last batches are filled up, where accelerate would count rows twice."""
+        at_once = self.args.eval_batch_size * self.args.world_size
+        shared = at_once if self.args.world_size > 1 else 1
+        return EpochSampler(len(eval_dataset), at_once, self.args.seed, shared=shared, in_order=True)
+
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor | None:
         """Items of each part of the loss in the micro-batches of one step, over all processes (parts,)."""
         if not batch_samples:
@@ -422,6 +428,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, ModelOutput]:
         sums, outputs = self.loss(model, inputs)
+        if not model.training:  # an evaluation weighs the mean of each batch by its rows
+            num_items_in_batch = None
         shared = 1 if num_items_in_batch is None else self.args.world_size
         items = self._items(inputs).clamp(min=1) if num_items_in_batch is None else num_items_in_batch
         weights = torch.tensor(list(self.label_weights.values()), device=sums.device)

@@ -8,16 +8,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader
 
 from pipelines.core.errors import Diverged, Stopped
 from pipelines.core.interfaces import Context, Head
@@ -26,7 +30,7 @@ from pipelines.models import layer_compilation
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.trainers import trainer
 from pipelines.trainers.checkpoints import MARKER
-from pipelines.trainers.trainer import EpochSampler, order
+from pipelines.trainers.trainer import EpochSampler, FineryTrainer, order
 from pipelines.tuners.lora import LoRA
 from tests import tiny
 from tests.covering import covering
@@ -517,3 +521,40 @@ def test_a_stage_compiles_layers_for_the_time_of_its_training(
         assert not any(layer_compilation.is_compiled(each) for each in model.modules())
     assert compiled == [(2, {"backend": "eager"})]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        (1, [[[0, 1, 2], [3]]]),
+        (2, [[[0, 1, 2]], [[3, -1, -1]]]),
+        (4, [[[0, 1, 2]], [[3, -1, -1]], [[-1, -1, -1]], [[-1, -1, -1]]]),
+    ],
+)
+def test_no_row_of_an_evaluation_is_given_to_two_processes(processes: int, expected: list[list[list[int]]]) -> None:
+    args = SimpleNamespace(eval_batch_size=3, world_size=processes, seed=1)
+    rows = list(range(4))
+    given = []
+    for process in range(processes):
+        sampler = FineryTrainer._get_eval_sampler(SimpleNamespace(args=args), rows)  # type: ignore[arg-type]
+        loader = DataLoader(rows, batch_size=3, sampler=sampler)  # type: ignore[arg-type]
+        shared = prepare_data_loader(loader, num_processes=processes, process_index=process, put_on_device=False)
+        given.append([list(batch) for batch in shared.batch_sampler])
+    assert given == expected
+
+
+@pytest.mark.parametrize(("training", "expected"), [(True, 6.0 / 8 * 2), (False, 6.0 / 3)])
+def test_a_process_divides_by_the_rows_of_all_while_it_learns_and_by_its_own_while_it_evaluates(
+    training: bool, expected: float
+) -> None:
+    live: Any = SimpleNamespace(
+        loss=lambda model, inputs: (torch.tensor(6.0), None),
+        label_weights={"labels": 1.0},
+        args=SimpleNamespace(world_size=2),
+        tuner=None,
+    )
+    live._items = partial(FineryTrainer._items, live)
+    labels = torch.tensor([0, 1, 1, -100])
+    model = torch.nn.Linear(1, 1).train(training)
+    value = FineryTrainer.compute_loss(live, model, {"labels": labels}, num_items_in_batch=torch.tensor([8]))
+    assert float(value) == expected
