@@ -96,6 +96,25 @@ def test_a_whole_stage_learns_and_leaves_its_result(
     ]
 
 
+def test_a_stage_tells_how_much_of_its_text_is_tokenised(
+    recipe: Any, context: Callable[..., Context], events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretrain, "PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(pretrain, "MEGABYTE", 1)
+    written = recipe("block_size: 24\n    arguments: {max_steps: 1, save_strategy: 'no'}")
+    place = context(recipe=written, open_model=open_model)
+    written.stages[0].run(place)
+    told = [event for event in events(place) if event["event"] == "progress" and "tokenis" in event.get("what", "")]
+    assert told[0]["what"] == "tokenising"
+    assert {event["what"] for event in told[1:]} == {"MB tokenised"}
+    steps = [event["step"] for event in told[1:]]
+    assert len(steps) == 2 * len(tiny.TEXTS)
+    assert steps == sorted(steps)
+    everything = sum((recipe.folder / f"{name}.jsonl").stat().st_size for name in ("novel", "poem"))
+    assert {event["total"] for event in told[1:]} == {everything}
+    assert steps[-1] == everything
+
+
 DECODER = "{model_type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 48}"
 XLNET = "{model_type: xlnet, d_model: 16, n_layer: 2, n_head: 2, d_inner: 24}"
 OURS = "{family: decoder, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 24, max_position_embeddings: 48}"
