@@ -350,8 +350,11 @@ class MultiTaskTrainer(FineryTrainer):
                 if self.context.world.is_main:
                     message = f"'{name}' has not improved for {self.plan.patience} evaluations and leaves the mixture"
                     self.context.events.emit("progress", message=message, step=self.state.global_step)
-        if len(left) == len(self.plan.ids):
+        if self.is_over():
             self.control.should_training_stop = True
+
+    def is_over(self) -> bool:
+        return super().is_over() or len(getattr(self.sampler, "left", {})) == len(self.plan.ids)
 
     # -- what is written -------------------------------------------------------------------------------------------
 

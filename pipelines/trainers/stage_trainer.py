@@ -333,6 +333,23 @@ class StageTrainer(Base):  # type: ignore[misc]
         finally:
             self._end_workers()
 
+    def _run_epoch(self, *given: Any, **keywords: Any) -> None:
+        """No step where the last checkpoint was written behind the last one, as the Trainer would take another; an
+        epoch that such a checkpoint broke off is ended."""
+        if not self.is_over():
+            super()._run_epoch(*given, **keywords)
+            return
+        if keywords["steps_trained_in_current_epoch"] > 0:
+            super()._run_epoch(*given, **keywords | {"num_update_steps_per_epoch": 0})
+        self.control.should_training_stop = True
+
+    def is_over(self) -> bool:
+        """Whether no step is left: all were taken, or the scores are not getting better."""
+        patience = self.patience
+        return self.state.global_step >= self.state.max_steps or (
+            patience is not None and patience.early_stopping_patience_counter >= patience.early_stopping_patience
+        )
+
     def _end_workers(self) -> None:
         """End the processes that made batches and stayed between epochs. The garbage collection, which would find them
         in a circle, waits five seconds for each."""

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
 from tests.covering import covering
-from tests.end_to_end.forked import command_signalled, fork, fresh, run_recipe
+from tests.end_to_end.forked import command_signalled, fork, fresh, run_on_forked_ranks, run_recipe
 
 RECIPE = """\
 name: killed
@@ -48,6 +48,7 @@ MOMENTS = [
     ("training step", "supervised"),
     ("optimizer state being saved", "supervised"),
     ("checkpoint about to be marked", "supervised"),
+    ("result about to be saved", "pretrain"),
     ("result about to be saved", "supervised"),
 ]
 
@@ -250,6 +251,39 @@ def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
     child = fresh("resume", str(run), home=home, folder=tmp_path / "b")
     assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
     assert outcome(run) == outcome(tmp_path / "a" / "runs" / "killed")
+
+
+@pytest.mark.long
+def test_processes_with_parts_of_the_weights_killed_while_they_save_end_as_if_they_had_not_been(
+    recipe: Path, tmp_path: Path
+) -> None:
+    words = [TUNERS["lora"], "launch.profile=fsdp2", "launch.num_processes=2", "launch.mixed_precision=no"]
+    whole = (str(recipe), words, str(tmp_path / "whole"), str(tmp_path / "home-whole"))
+    assert fork(run_on_forked_ranks, *whole) == 0
+    arguments = (str(recipe), words, str(tmp_path / "run"), str(tmp_path / "home"))
+    deaths = [
+        ("optimizer state being saved", 2, "pretrain"),
+        ("checkpoint about to be marked", 1, "pretrain"),
+        ("result about to be saved", 1, "pretrain"),
+        ("optimizer state being saved", 2, "supervised"),
+        ("checkpoint about to be marked", 2, "supervised"),
+        ("result about to be saved", 1, "supervised"),
+    ]
+    for place, count, stage in deaths:  # counted anew by the processes of each stage
+        assert fork(run_on_forked_ranks, *arguments, (place, count)) == 1
+        last = list(read_events(tmp_path / "run/events.jsonl"))[-1]
+        assert (last["event"], last["stage"]) == ("failed", stage)
+    assert fork(run_on_forked_ranks, *arguments) == 0
+    resumed = [event for event in read_events(tmp_path / "run/events.jsonl") if event.get("what") == "resumed"]
+    assert [(event["stage"], event["step"]) for event in resumed] == [
+        ("pretrain", 2),
+        ("pretrain", 2),
+        ("pretrain", 4),
+        ("supervised", 4),
+        ("supervised", 8),
+        ("supervised", STEPS),
+    ]
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def any_rank_of(run: Path) -> bool:

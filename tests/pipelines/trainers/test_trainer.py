@@ -343,6 +343,36 @@ def test_the_best_epoch_is_kept_when_later_ones_are_worse(
     assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6, 0.7]
 
 
+@pytest.mark.parametrize(
+    "words", [{"max_steps": 6}, {"max_steps": 6, "eval_strategy": "epoch"}, {"num_train_epochs": 2}]
+)
+def test_what_was_broken_off_behind_its_last_checkpoint_takes_no_further_step(
+    words: dict[str, Any], context: Callable[..., Context], events: Any
+) -> None:
+    """16 rows in batches of 4: the sixth step is in the middle of the second epoch."""
+    rows = examples("classification", 21)
+    arguments = words | {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+    }
+    selected: dict[str, Any] = (
+        {"selection": rows[16:], "score": scripted([0.5, 0.6, 0.6])} if "eval_strategy" in words else {}
+    )
+    whole, metrics = simple(context(), rows[:16], arguments=arguments, **selected)
+    before = list(events(context()))
+    again, after = simple(context(), rows[:16], arguments=arguments, **selected)
+    assert after["train_steps"] == metrics["train_steps"] == words.get("max_steps", 8)
+    assert after["train_loss"] == metrics["train_loss"]
+    assert {name: after[name] for name in after if name.startswith("eval_")} == {
+        name: metrics[name] for name in metrics if name.startswith("eval_")
+    }
+    assert not [event for event in events(context())[len(before) :] if "loss" in event.get("metrics", {})]
+    wanted = weights(whole)
+    assert all(torch.equal(wanted[name], weight) for name, weight in weights(again).items())
+
+
 def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[..., Context]) -> None:
     rows = examples("classification", 21)
     learn, held_out, scores = rows[:16], rows[16:], [0.5, 0.9, 0.8, 0.7, 0.6, 0.95, 0.99]
@@ -361,6 +391,9 @@ def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[...
     assert again["epoch"] == 5  # two of the three were used up before the stop
     wanted = weights(whole)
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(second).items())
+    third, once_more = simple(context("stopped"), learn, score=scripted([]), **words)  # nothing is left to learn
+    assert (once_more["epoch"], once_more["train_loss"]) == (5, again["train_loss"])
+    assert all(torch.equal(wanted[name], weight) for name, weight in weights(third).items())
 
 
 def test_selection_by_loss_takes_the_smallest(context: Callable[..., Context], events: Any) -> None:
