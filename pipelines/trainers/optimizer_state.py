@@ -70,6 +70,7 @@ def write_optimizer(optimizer: Optimizer, folder: Path, world: World) -> None:
             full = whole(value)
             if file is not None:
                 file.write(full.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            del full  # before the next one is gathered
 
 
 def read_optimizer(optimizer: Optimizer, folder: Path) -> None:

@@ -122,9 +122,10 @@ def sharding_issues(stage: TrainingStage) -> Iterable[ConfigIssue]:
             ("tuner", "value_regularization"),
             f"is a penalty on whole matrices, which no process has under fsdp2; make it 0, or{instead[1:]}",
         )
-    for key in ("gradient_surgery", "gradient_conflicts"):
-        if getattr(stage, key, None):
-            yield (key,), f"compares whole gradients, which no process has under fsdp2{instead}"
+    if getattr(stage, "gradient_surgery", None):
+        yield ("gradient_surgery",), "works on one process, and fsdp2 has several; use the profile single with one"
+    if getattr(stage, "gradient_conflicts", None):
+        yield ("gradient_conflicts",), f"compares whole gradients, which no process has under fsdp2{instead}"
     if stage.stage in ("grpo", "rloo"):
         yield ("stage",), f"is {stage.stage}, whose sampling by TRL gathers no divided weights{instead}"
     if getattr(stage, "rollouts", None) == "vllm":

@@ -79,6 +79,7 @@ stages:
         ("stages.pretrain.arguments.torch_compile=true", "is true, which is not offered with the profile fsdp2"),
         ("stages.supervised.tuner={name: full, gradual_unfreezing: true}", "is full with gradual_unfreezing, which"),
         ("stages.supervised.tuner=qlora", "is qlora, whose packed weights fsdp2 cannot divide"),
+        ("stages.pretrain.arguments.optim=adafactor", "arguments.optim: is adafactor, which needs whole matrices"),
     ],
 )
 def test_what_divided_weights_cannot_do_is_said_before_anything_loads(override: str, mistake: str) -> None:
@@ -86,6 +87,62 @@ def test_what_divided_weights_cannot_do_is_said_before_anything_loads(override: 
     with pytest.raises(RecipeError) as raised:
         loads(RECIPE, overrides=[override])
     assert mistake in str(raised.value)
+
+
+STAGES = """\
+name: divided
+launch: {profile: fsdp2, num_processes: 2}
+model: {architecture: {preset: gpt-tiny}}
+stages:
+  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}
+  - {stage: supervised, id: one, from: pretrain, task: builtin/python-docs, tuner: adapter}
+  - {stage: supervised, id: two, from: pretrain, task: builtin/python-docs, tuner: adapter}
+  - {from: pretrain, LAST}
+"""
+TASKS = "stage: multi_task, tasks: [{task: builtin/python-docs}, {id: b, task: builtin/python-docs}]"
+SAMPLING = "prompts: {path: builtin/python-docs, text: text}, reward: {name: pattern, pattern: a}"
+
+
+@pytest.mark.parametrize(
+    ("last", "mistake"),
+    [
+        (
+            "stage: supervised, task: builtin/python-docs, tuner: {name: fusion, adapters: [one, two]}",
+            "tuner.value_regularization: is a penalty on whole matrices, which no process has under fsdp2; make it 0, or",
+        ),
+        (f"{TASKS}, gradient_surgery: pcgrad", "gradient_surgery: works on one process, and fsdp2 has several"),
+        (
+            f"{TASKS}, tasks_per_step: 2, gradient_conflicts: 2",
+            "gradient_conflicts: compares whole gradients, which no",
+        ),
+        (f"stage: grpo, {SAMPLING}", "stage: is grpo, whose sampling by TRL gathers no divided weights"),
+        (f"stage: rloo, {SAMPLING}", "stage: is rloo, whose sampling by TRL gathers no divided weights"),
+        (f"stage: ppo, {SAMPLING}, rollouts: vllm", "rollouts: is vllm, which reads whole weights"),
+    ],
+)
+def test_a_stage_that_needs_whole_weights_or_gradients_is_refused_once(last: str, mistake: str) -> None:
+    recipe = STAGES.replace("LAST", last)
+    loads(recipe.replace("{profile: fsdp2, num_processes: 2}", "{num_processes: 1}"))
+    with pytest.raises(RecipeError) as raised:
+        loads(recipe)
+    assert mistake in str(raised.value)
+    assert len(raised.value.mistakes) == 1
+
+
+def on_two_processes(program: str, *words: object) -> None:
+    """Run `program` in two processes, each with its rank, a port for both and the words."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank), port, *map(str, words)], stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    for child in children:
+        _, wrong = child.communicate(timeout=300)
+        assert child.returncode == 0, wrong[-2000:]
 
 
 MEASURED = """
@@ -126,16 +183,7 @@ torch.distributed.destroy_process_group()
 @pytest.mark.long
 def test_a_process_holds_its_part_and_what_is_whole_at_once() -> None:
     """Weights, gradients and two moments: a half of each, and beside it three layers and twice what is in none."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    children = [
-        subprocess.Popen([sys.executable, "-c", MEASURED, str(rank), port], stderr=subprocess.PIPE, text=True)
-        for rank in (0, 1)
-    ]
-    for child in children:
-        _, wrong = child.communicate(timeout=300)
-        assert child.returncode == 0, wrong[-2000:]
+    on_two_processes(MEASURED)
 
 
 SAMPLED = """
@@ -170,16 +218,7 @@ torch.distributed.destroy_process_group()
 @pytest.mark.long
 def test_a_plan_counts_the_gathers_of_a_divided_model_that_writes() -> None:
     """Each token gathers every layer; what is in no layer stays until the text is written."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    children = [
-        subprocess.Popen([sys.executable, "-c", SAMPLED, str(rank), port], stderr=subprocess.PIPE, text=True)
-        for rank in (0, 1)
-    ]
-    for child in children:
-        _, wrong = child.communicate(timeout=300)
-        assert child.returncode == 0, wrong[-2000:]
+    on_two_processes(SAMPLED)
 
 
 DIVIDED_REWARDS = """
@@ -229,18 +268,7 @@ def test_a_classifier_that_rewards_is_divided_as_what_it_rewards(tmp_path: Path)
     """The scores are those of a whole copy; a process keeps its part alone, before and after it has scored."""
     tiny.build("finery", tiny.TWO, initializer_range=0.5).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", DIVIDED_REWARDS, str(rank), port, str(tmp_path)], stderr=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    for child in children:
-        _, wrong = child.communicate(timeout=300)
-        assert child.returncode == 0, wrong[-2000:]
+    on_two_processes(DIVIDED_REWARDS, tmp_path)
 
 
 OPENED_ONCE = """
@@ -287,15 +315,57 @@ def test_a_model_is_read_by_one_process_and_every_other_gets_its_part(tmp_path: 
     words = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "num_hidden_layers": 16}
     model = BertModel(BertConfig(vocab_size=40_000, **words))
     model.bfloat16().save_pretrained(tmp_path)  # as most are published: float32 would only be mapped
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPENED_ONCE, str(rank), port, str(tmp_path)], stderr=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    for child in children:
-        _, wrong = child.communicate(timeout=300)
-        assert child.returncode == 0, wrong[-2000:]
+    on_two_processes(OPENED_ONCE, tmp_path)
+
+
+SAVED = """
+import ctypes
+import re
+import sys
+from pathlib import Path
+import torch
+import torch.distributed
+from transformers import BertConfig, BertForSequenceClassification
+from pipelines.core.interfaces import World
+from pipelines.models import fsdp
+from pipelines.trainers.optimizer_state import write_optimizer
+rank, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+words = dict(hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_hidden_layers=16)
+model, world = BertForSequenceClassification(BertConfig(vocab_size=40_000, **words)), World(rank, 2, "fsdp2")
+sizes = [4 * each.numel() for each in model.parameters()]
+whole, largest = sum(sizes), max(sizes)
+fsdp.shard(model, torch.device("cpu"), 2)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for weight in model.parameters():
+    weight.grad = torch.zeros_like(weight)
+optimizer.step()
+optimizer.zero_grad()
+
+def status(name):
+    return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+def most(work):
+    ctypes.CDLL(None).malloc_trim(0)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
+    work()
+    torch.distributed.barrier()
+    return status("VmHWM") - before
+
+def save():
+    with fsdp.gathered(model, world=world):
+        if world.is_main:
+            model.save_pretrained(folder)
+
+saving, writing = most(save), most(lambda: write_optimizer(optimizer, folder, world))
+assert saving < (0 if rank else whole) + 2.5 * largest, (rank, saving, whole, largest)
+assert writing < 2.5 * largest, (rank, writing, largest)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_saving_takes_one_whole_model_on_the_first_process_and_a_weight_at_a_time_on_others(tmp_path: Path) -> None:
+    """Of a model of 286 MB whose largest weight has 82, gathering which takes it twice."""
+    on_two_processes(SAVED, tmp_path)
