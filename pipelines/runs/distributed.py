@@ -30,6 +30,7 @@ from pathlib import Path
 from pipelines.core import errors
 from pipelines.core.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_STOPPED,
     CommandError,
     FineryError,
@@ -200,6 +201,12 @@ def run_ranks(
             f"one of its processes was killed by {killed}{why}; `finery resume` continues from the last "
             f"checkpoint, {ranks_log} has their output"
         )
+    silent = _exit_codes(ranks_log, before) - {EXIT_DONE, EXIT_FAILED, EXIT_STOPPED} if child.returncode > 0 else set()
+    if isinstance(failure, Unforeseen) and (codes := sorted(code for code in silent if code > 0)):  # an echo of that
+        raise StageError(
+            f"one of its processes ended with exit code {codes[0]} and without a word; `finery resume` continues from "
+            f"the last checkpoint, {ranks_log} has their output"
+        )
     if failure is not None:
         raise failure
     if child.returncode != 0:
@@ -211,11 +218,16 @@ def run_ranks(
 
 def _killed_by(log: Path, start: int) -> str | None:
     """The signal that ended a rank from outside, as torchrun reports it: what the others say then is only its echo."""
+    numbers = {-code for code in _exit_codes(log, start)} - {signal.SIGTERM, signal.SIGINT}
+    names = [each.name for each in signal.Signals if each in numbers]
+    return names[0] if names else None
+
+
+def _exit_codes(log: Path, start: int) -> set[int]:
+    """How ranks that failed ended, as torchrun reports it behind the place `start`: less than 0 by a signal."""
     with open(log, "rb") as file:
         file.seek(start)
-        numbers = {int(each) for each in re.findall(rb"exitcode\s*: -(\d+)", file.read())}
-    names = [each.name for each in signal.Signals if each in numbers - {signal.SIGTERM, signal.SIGINT}]
-    return names[0] if names else None
+        return {int(each) for each in re.findall(rb"exitcode\s*: (-?\d+)", file.read())}
 
 
 def _signal_name(number: int) -> str:

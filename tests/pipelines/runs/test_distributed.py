@@ -130,6 +130,23 @@ def test_a_rank_that_was_killed_is_told_with_its_signal(
         distributed.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "sentence"),
+    [
+        ("Unforeseen", 7, "one of its processes ended with exit code 7 and without a word; `finery resume` continues"),
+        ("Unforeseen", 1, "connection closed by peer"),  # ranks that say what happened end so
+        ("DataError", 7, "connection closed by peer"),
+    ],
+)
+def test_a_rank_that_ends_by_itself_without_a_word_is_told_and_not_its_echo(
+    kind: str, code: int, sentence: str, agent: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    echo = f'open({str(tmp_path / distributed.FAILURE)!r}, \'w\').write(\'{{"type": "{kind}", "message": "connection closed by peer"}}\'); '
+    agent(f"{echo}print('failed (exitcode: {code}) local_rank: 1 (pid: 71)'); raise SystemExit(1)")
+    with pytest.raises(FineryError, match=sentence):
+        distributed.run_ranks(2, tmp_path, "mrpc", tmp_path, StopSignal())
+
+
 def test_a_killed_rank_is_no_stop_although_the_others_were_stopped_by_torchrun(
     agent: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
