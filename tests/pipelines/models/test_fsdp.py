@@ -175,6 +175,8 @@ peak = {str(kind): held for kind, held in tracker.get_tracker_snapshot("peak")[t
 kinds = {kind.rpartition(".")[2]: held for kind, held in peak.items()}
 assert kinds["PARAM"] <= whole / 2 + layer + rest + 4096, (kinds, whole, layer, rest)
 assert kinds["OPT"] <= whole + 4096, (kinds, whole)
+held = kinds["Total"] - kinds["ACT"] - kinds["BUFFER"]
+assert held <= 4 * whole / 2 + 4 * layer, (kinds, whole, layer, rest)  # a part of all, and of one layer all
 assert kinds["Total"] <= 4 * whole / 2 + 3 * layer + 2 * rest + kinds["ACT"] + kinds["BUFFER"] + 8192, (kinds, whole, layer, rest)
 torch.distributed.destroy_process_group()
 """
