@@ -132,6 +132,10 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(str(folder), max_shard_size="5GB")
 
 
+PEFT_SETS = ("target_modules", "exclude_modules", "feedforward_modules")
+"""Names that PEFT keeps as a set, and writes in another order in each process."""
+
+
 def _adapter(trained: Path, folder: Path) -> None:
     """The trained stage's own bytes; only the base gets a name that stays true when the folder moves."""
     for name in ADAPTER_FILES:
@@ -140,6 +144,9 @@ def _adapter(trained: Path, folder: Path) -> None:
         (folder / name).write_bytes(content)
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config |= {"base_model_name_or_path": BASE, "revision": None}
+    for key in PEFT_SETS:
+        if isinstance(config.get(key), list):
+            config[key].sort()
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

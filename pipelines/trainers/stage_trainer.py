@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as LiveArguments
 from transformers.trainer import SCHEDULER_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from pipelines.core.errors import Diverged, StageError
 from pipelines.core.interfaces import Context
@@ -336,12 +336,24 @@ class StageTrainer(Base):  # type: ignore[misc]
     def _run_epoch(self, *given: Any, **keywords: Any) -> None:
         """No step where the last checkpoint was written behind the last one, as the Trainer would take another; an
         epoch that such a checkpoint broke off is ended."""
+        if self._lacks_scores(keywords):  # it was broken off behind the last step of an epoch, before its evaluation
+            self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+            where = (keywords[name] for name in ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time"))
+            self._maybe_log_save_evaluate(self._tr_loss, None, *where, learning_rate=self._get_learning_rate())
         if not self.is_over():
-            super()._run_epoch(*given, **keywords)
+            if not self.control.should_training_stop:
+                super()._run_epoch(*given, **keywords)
             return
         if keywords["steps_trained_in_current_epoch"] > 0:
             super()._run_epoch(*given, **keywords | {"num_update_steps_per_epoch": 0})
         self.control.should_training_stop = True
+
+    def _lacks_scores(self, keywords: Mapping[str, Any]) -> bool:
+        """Whether the checkpoint that is gone on from ends an epoch whose evaluation it does not know."""
+        resumed = keywords["resume_from_checkpoint"] is not None and keywords["epoch"] == keywords["epochs_trained"]
+        ended = resumed and self.state.global_step > 0 and keywords["steps_trained_in_current_epoch"] == 0
+        scored = (each["step"] for each in self.state.log_history if "eval_loss" in each)
+        return ended and self.args.eval_strategy == IntervalStrategy.EPOCH and self.state.global_step not in scored
 
     def is_over(self) -> bool:
         """Whether no step is left: all were taken, or the scores are not getting better."""

@@ -22,8 +22,12 @@ def test_an_adapter_keeps_its_bytes_and_names_its_base_by_the_folder_beside_it(j
     from safetensors.torch import load_file
 
     made = job("bert-lora")
-    assemble(made.context(), HEAD, "mrpc", tmp_path / "out", adapter=True)
     trained = made.folder / "stages/mrpc/model"
+    settings = json.loads((trained / "adapter_config.json").read_text())
+    settings["target_modules"] = ["value", "query"]  # a set, in the order of one process
+    (trained / "adapter_config.json").write_text(json.dumps(settings))
+    assemble(made.context(), HEAD, "mrpc", tmp_path / "out", adapter=True)
+    assert json.loads((tmp_path / "out/adapter_config.json").read_text())["target_modules"] == ["query", "value"]
     assert (tmp_path / "out/adapter_model.safetensors").read_bytes() == (
         trained / "adapter_model.safetensors"
     ).read_bytes()

@@ -373,6 +373,35 @@ def test_what_was_broken_off_behind_its_last_checkpoint_takes_no_further_step(
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(again).items())
 
 
+def test_an_evaluation_that_was_broken_off_behind_a_checkpoint_is_made_when_it_goes_on(
+    context: Callable[..., Context], events: Any
+) -> None:
+    rows = examples("classification", 21)
+    arguments = {
+        "num_train_epochs": 3,
+        "eval_strategy": "epoch",
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "learning_rate": 1e-2,
+    }
+
+    def fit(place: Context, scores: list[float]) -> tuple[Any, Any]:
+        return simple(place, rows[:16], arguments=arguments, selection=rows[16:], score=scripted(scores))
+
+    whole, metrics = fit(context("whole"), [0.4, 0.6, 0.5])
+    with pytest.raises(IndexError):  # no score is left for the second epoch
+        fit(context("broken"), [0.4])
+    again, after = fit(context("broken"), [0.6, 0.5])
+    shown = [
+        [event["metrics"]["eval_accuracy"] for event in events(place) if "eval_accuracy" in event.get("metrics", {})]
+        for place in (context("whole"), context("broken"))
+    ]
+    assert shown == [[0.4, 0.6, 0.5]] * 2
+    assert after["train_loss"] == metrics["train_loss"]
+    wanted = weights(whole)
+    assert all(torch.equal(wanted[name], weight) for name, weight in weights(again).items())
+
+
 def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[..., Context]) -> None:
     rows = examples("classification", 21)
     learn, held_out, scores = rows[:16], rows[16:], [0.5, 0.9, 0.8, 0.7, 0.6, 0.95, 0.99]
