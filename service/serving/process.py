@@ -170,7 +170,11 @@ class ModelProcess:
             connection = self._accepted(listener)
         if connection is None:
             return self._last_words()
-        self._connection = connection
+        with self._lock:  # who stops it now shuts the connection; who stopped it just before found none to shut
+            self._connection = connection
+            if self._closing:
+                connection.close()
+                return self._closing
         with connection, connection.makefile("rb") as lines:
             message = _read(lines)[0]
             if not secrets.compare_digest(str((message or {}).get("key")), key):

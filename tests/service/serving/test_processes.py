@@ -24,7 +24,7 @@ from service.executors.process_tree import start_time
 from service.executors.sandbox import own_places
 from service.executors.warm import environment_key
 from service.serving import processes as serving_processes
-from service.serving.process import bare_environment
+from service.serving.process import ModelProcess, bare_environment
 from service.serving.processes import ModelProcesses
 from service.serving.questions import problem_of_answer
 from service.settings import read_settings
@@ -120,6 +120,23 @@ def test_the_process_that_was_idle_for_longest_makes_room(serving: Any, tmp_path
     for each in (first, second, first, third):
         ask(processes, each)
     assert soon(lambda: {each.model.name for each in processes.living()} == {"a", "c"})
+
+
+def test_a_process_that_is_stopped_as_it_connects_ends(
+    serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted = ModelProcess._accepted
+
+    def stopped(process: ModelProcess, listener: Any) -> Any:
+        connection = accepted(process, listener)
+        process.stop("the server stops")
+        return connection
+
+    monkeypatch.setattr(ModelProcess, "_accepted", stopped)
+    processes = serving()
+    with pytest.raises(Problem, match="the server stops"):
+        ask(processes, model(tmp_path, "a"))
+    assert soon(lambda: not processes.living())
 
 
 def test_where_all_are_busy_a_further_model_has_to_wait(serving: Any, tmp_path: Path) -> None:
