@@ -16,6 +16,7 @@ from service.openai.eval_runner import EvalRunner
 from service.settings import read_settings
 from service.store.store import Store
 from tests.service.served import Served
+from tests.service.serving.interpreter import share_interpreter
 from tests.service.serving.published import publish, publish_byte_pairs
 
 GOOD = "ft:good:acme::1"
@@ -60,6 +61,7 @@ def served(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     settings = read_settings({}, home=home, serve_models=3)
     store = Store(settings.url)
     made = Served(settings, store)
+    share_interpreter(made)
     publish(made, "saying good", GOOD, chats=True)
     publish(made, "bert", "encoder")
     yield made

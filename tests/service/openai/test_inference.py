@@ -24,6 +24,7 @@ from service.store.projects import parts
 from service.store.store import Store
 from tests import writers
 from tests.service.served import Served
+from tests.service.serving.interpreter import share_interpreter
 from tests.service.serving.published import publish, publish_adapter, publish_byte_pairs
 
 CHAT = "ft:gpt-tiny:acme::1"
@@ -39,6 +40,7 @@ def served(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     settings = read_settings({}, home=home, serve_models=2, serve_requests=4)
     store = Store(settings.url)
     made = Served(settings, store)
+    share_interpreter(made)
     publish(made, "gpt2", CHAT, chats=True)
     publish(made, "bert", "encoder")
     publish(made, "bert-classifier", "classifier")
@@ -395,12 +397,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_questions_are_told(served:
 def test_a_process_sees_its_model_and_nothing_else_of_the_home(served: Served, client: Any) -> None:
     client.chat.completions.create(**GREEDY)
     process = process_of(served, CHAT)
-    inside = [
-        pid
-        for pid in (process.pid, *descendants(process.pid))
-        if b"serve-model" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    root = f"/proc/{inside[-1]}/root"
+    root = f"/proc/{(process.pid, *descendants(process.pid))[-1]}/root"  # the first may be bwrap
     if served.service.served._executor.isolation.mode not in ("bubblewrap", "landlock"):  # type: ignore[union-attr]
         pytest.skip("nothing isolates processes here")
     home = served.settings.home
