@@ -139,6 +139,12 @@ def command(
     sys.exit(main(words))
 
 
+def command_with_forked_proofs(words: list[str], folder: str, said: str, environment: dict[str, str]) -> None:
+    """`command`, whose publications are proved in forked children too."""
+    with proofs_forked_from_here():
+        command(words, folder, said, None, environment)
+
+
 def command_on_a_small_disk(words: list[str], folder: str, said: str, small: str, size: int, larger: list[str]) -> None:
     """The same while `small` (`home` or `work`, in `folder`) is a disk of `size` KiB; its state is copied to `<small>.full`, then
     the disk grows and the command `larger` is run. Exits with 10 times the first code plus the second.

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.__main__ import app
+from tests.clean_process import run_script
+from tests.end_to_end import forked
 
 FINERY = Path(sys.executable).with_name("finery")
 TOKEN = "hf_ThisIsASecretThatMustNeverBeSeen1234"
@@ -143,15 +146,14 @@ def test_the_lines_of_the_card_load_the_checkpoint_and_predict_as_measured(desk:
     program += "print([round(each, 4) for each in logits[0].tolist()])\n"
     place = desk.folder / "elsewhere"
     place.mkdir()
+    (place / "use.py").write_text(program)
     environment = {name: desk.environment[name] for name in ("PATH", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")} | {
         "HF_HOME": str(place),
         "HOME": str(place),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=desk.folder, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    label, logits = done.stdout.splitlines()[-2:]
+    code, said = run_script([str(place / "use.py")], str(desk.folder), environment)
+    assert code == 0, said
+    label, logits = said.splitlines()[-2:]
     assert label == ["bad", "good"][row["prediction"]]
     assert json.loads(logits) == pytest.approx(row["logits"], abs=2e-3)
 
@@ -180,23 +182,37 @@ def told_by(desk: Desk, place: Path, *commands: str) -> str:
     return done.stdout
 
 
-def test_a_stranger_checks_the_publication_and_runs_its_recipe_by_the_commands_of_the_card(
+def test_a_stranger_checks_the_publication_by_the_commands_of_the_card(
     desk: Desk, stranger: tuple[Path, dict[str, str]]
 ) -> None:
     place, commands = stranger
     assert list(commands)[1:3] == ["verify", "reproduce"]
     before = (place / "registry/reviews/publication.json").read_bytes()
-    told_by(desk, place, *(line for verb, line in commands.items() if verb != "reproduce"))
+    told_by(desk, place, *(line for verb, line in commands.items() if verb not in ("reproduce", "run")))
     assert (place / "registry/reviews/publication.json").read_bytes() == before
-    assert (place / "registry/reviews-again/publication.json").is_file()
+
+
+def test_a_stranger_runs_its_recipe_by_the_words_of_the_card(desk: Desk, stranger: tuple[Path, dict[str, str]]) -> None:
+    """In a forked process, which imports nothing anew: the long test behind this one takes the command as it stands."""
+    place, commands = stranger
+    shutil.copy(place / "registry/reviews/recipe.yaml", place / "given/reviews-again.yaml")  # as the card does
+    program, *words = shlex.split(commands["run"], comments=True)
+    assert program == "finery"
+    said = place / "said.txt"
+    home = {"FINERY_HOME": str(place / "home-forked")}
+    to = [word.replace("registry/reviews-again", "registry/reviews-forked") for word in words]
+    assert to != words
+    assert forked.fork(forked.command_with_forked_proofs, to, str(place), str(said), home) == 0, said.read_text()
+    assert (place / "registry/reviews-forked/publication.json").is_file()
 
 
 @pytest.mark.long
-def test_a_stranger_makes_it_again_by_the_command_of_the_card(
+def test_a_stranger_makes_it_again_by_the_commands_of_the_card(
     desk: Desk, stranger: tuple[Path, dict[str, str]]
 ) -> None:
     place, commands = stranger
-    told_by(desk, place, commands["reproduce"])
+    told_by(desk, place, *(line for verb, line in commands.items() if verb != "verify"))
+    assert (place / "registry/reviews-again/publication.json").is_file()
     assert (place / "runs/reproduce-reviews/registry/reviews/publication.json").is_file()
 
 
