@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import sacrebleu
-from ruamel.yaml import YAML
 
 import pipelines
 from pipelines.core import registry
@@ -53,7 +52,7 @@ def named_in(recipe: Path) -> set[str]:
         elif isinstance(value, str) and value in known and key not in ("id", "from", "on"):
             yield f"{key} {value}"
 
-    return {*names(YAML(typ="safe").load(loaded.to_yaml()), ""), f"model {loaded.model.shape()['model_type']}"}
+    return {*names(loaded.plain(), ""), f"model {loaded.model.shape()['model_type']}"}
 
 
 ALWAYS = cover([named_in(path) for path in SMOKE])
