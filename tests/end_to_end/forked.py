@@ -26,18 +26,6 @@ from typing import Any
 
 from tests.clean_process import proofs_forked_from_here
 
-WARM = [
-    "pipelines.runs.run",
-    "pipelines.models.opening",
-    "pipelines.trainers.trainer",
-    "pipelines.evaluation.evaluate",
-    "pipelines.models.predict",
-    "pipelines.reports.run_page",
-    "pipelines.runs.planning.plan",
-    "peft",
-    "tests.end_to_end.known_once",
-]
-
 QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
@@ -50,7 +38,7 @@ QUIET = {
 def server() -> Any:
     """A multiprocessing context whose children start with torch and transformers imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(WARM)
+    context.set_forkserver_preload(["tests.end_to_end.known_once"])
     before = dict(os.environ)
     os.environ.update(QUIET)  # read when the libraries are imported, before a command could say so itself
     try:
