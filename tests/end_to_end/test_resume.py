@@ -17,7 +17,14 @@ from safetensors.numpy import load_file
 
 from pipelines.core.events import read_events
 from tests.covering import covering
-from tests.end_to_end.forked import command_signalled, fork, fresh, run_on_forked_ranks, run_recipe
+from tests.end_to_end.forked import (
+    command_signalled,
+    fork,
+    fresh,
+    run_on_forked_ranks,
+    run_recipe,
+    run_until_all_are_killed,
+)
 
 RECIPE = """\
 name: killed
@@ -42,6 +49,7 @@ TUNERS = {
     "lora": "stages.supervised.tuner={name: lora, r: 4}",
     "adapter": "stages.supervised.tuner={name: adapter, kind: parallel, bottleneck_size: 6, adapter_dropout: 0.1}",
 }
+TWO = "launch.num_processes=2"
 STEPS = 21  # 50 rows in batches of 8 are 7 steps an epoch
 MOMENTS = [
     ("training step", "pretrain"),
@@ -221,16 +229,34 @@ def test_a_signal_saves_a_checkpoint_and_leaves_75(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(
+@pytest.mark.parametrize("tuner", [tuner for tuner in TUNERS if tuner != "full"])
+def test_two_forked_ranks_killed_at_seeded_moments_end_as_if_they_had_not_been(
     tuner: str, recipe: Path, tmp_path: Path
 ) -> None:
-    words = (TUNERS[tuner], "launch.num_processes=2", "launch.mixed_precision=no")
+    """Killed twice while the tuner learns; the test behind this one starts and kills ranks of torchrun."""
+    words = [TUNERS[tuner], TWO, "launch.mixed_precision=no"]
+    assert fork(run_on_forked_ranks, str(recipe), words, str(tmp_path / "whole"), str(tmp_path / "home-whole")) == 0
+    run, generator = tmp_path / "run", random.Random(tuner)
+    place = (str(recipe), words, str(run), str(tmp_path / "home"))
+    for step in (generator.randint(6, 12), generator.randint(5, 8)):  # the first checkpoint is that of step 4
+        assert fork(run_until_all_are_killed, *place, ("training step", step)) == -signal.SIGKILL
+    assert fork(run_on_forked_ranks, *place) == 0
+    resumed = [
+        (event["stage"], event["step"]) for event in read_events(run / "events.jsonl") if event.get("what") == "resumed"
+    ]
+    assert [stage for stage, _ in resumed] == ["supervised", "supervised"]
+    assert 0 < resumed[0][1] < resumed[1][1]
+    assert outcome(run) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_two_processes_killed_at_seeded_moments_end_as_if_they_had_not_been(recipe: Path, tmp_path: Path) -> None:
+    words = (TUNERS["full"], TWO, "launch.mixed_precision=no")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     child = fresh("run", str(recipe), *words, home=tmp_path / "home-a", folder=tmp_path / "a")
     assert child.wait(300) == 0, child.stderr.read().decode() if child.stderr else ""
-    generator = random.Random(tuner)
+    generator = random.Random("full")
     run, home = tmp_path / "b" / "runs" / "killed", tmp_path / "home-b"
     for checkpoint in (generator.choice([4, 8]), generator.choice([12, 16])):
         child = fresh("run", str(recipe), *words, home=home, folder=tmp_path / "b")
