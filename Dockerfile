@@ -63,8 +63,12 @@ RUN python3 -m venv /opt/sbom \
 COPY configs/deploy/entrypoint.sh /opt/finery/bin/entrypoint
 RUN chmod 0755 /opt/finery/bin/entrypoint
 
-# --- the image: no pip, no compiler, no package lists
+# --- the image: no pip, no package lists, and no compiler unless COMPILER names one
 FROM base AS finery
+# What Triton builds a GPU's kernels with, and torch_compile asks for: --build-arg COMPILER="gcc libc6-dev python3-dev"
+ARG COMPILER
+ARG DEBIAN_FRONTEND=noninteractive
+RUN [ -z "$COMPILER" ] || { apt-get update && apt-get install --yes --no-install-recommends $COMPILER && rm -rf /var/lib/apt/lists/*; }
 COPY --from=build /opt/finery /opt/finery
 # Jobs, their database and the shared stages lie in /data, what comes from the Hub in /cache: mount both. Beside them only
 # /tmp and the home of the user are written, and /work by `run`: all else may be read-only.

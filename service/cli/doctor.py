@@ -252,10 +252,21 @@ KEPT_APART_BY_MASKS = (
 )
 
 
+NO_COMPILER = (
+    "losses over a vocabulary take torch's softmax instead of Triton's kernels, and torch_compile fails: install gcc and "
+    "Python's headers (python3-dev)"
+)
+
+
 def older(capability: str) -> bool:
     """Whether a compute capability such as `7.5` is below 8.0, where sequences have no kernel; False if unknown."""
     major = capability.strip().partition(".")[0]
     return major.isdigit() and int(major) < 8
+
+
+def compiler(environment: Mapping[str, str]) -> str | None:
+    """The C compiler that Triton builds kernels with; None where there is none."""
+    return environment.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
 def gpus() -> list[Finding]:
@@ -266,10 +277,13 @@ def gpus() -> list[Finding]:
             lines = listing.splitlines()
             capabilities = _ask("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").splitlines()
             capabilities += [""] * (len(lines) - len(capabilities))  # an old nvidia-smi does not know them
-            return [
+            found = [
                 Finding("GPU", line, "note", KEPT_APART_BY_MASKS) if older(capability) else Finding("GPU", line)
                 for line, capability in zip(lines, capabilities, strict=True)
             ]
+            if compiler(os.environ) is None:
+                found.append(Finding("GPU kernels", "no C compiler (CC, gcc or clang)", "note", NO_COMPILER))
+            return found
         return [
             Finding(
                 "GPU", "nvidia-smi does not answer", "note", "the driver seems broken; training falls back to the CPU"

@@ -125,6 +125,12 @@ def test_a_hub_that_answers_is_good():
         assert doctor.hub({"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}).verdict == "good"
 
 
+@pytest.fixture
+def compiler(monkeypatch):
+    monkeypatch.setenv("CC", "cc")
+
+
+@pytest.mark.usefixtures("compiler")
 def test_gpus_are_found_through_their_driver(monkeypatch, tmp_path):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
@@ -135,6 +141,19 @@ def test_gpus_are_found_through_their_driver(monkeypatch, tmp_path):
     assert doctor.gpus()[0].verdict == "note"
 
 
+def test_a_gpu_whose_kernels_cannot_be_built_is_noted(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor, "_ask", lambda program, *words: "" if "compute_cap" in words[0] else "NVIDIA H200")
+    assert [(each.what, each.verdict) for each in doctor.gpus()] == [("GPU", "good"), ("GPU kernels", "note")]
+    monkeypatch.setenv("CC", "clang-19")
+    assert [each.what for each in doctor.gpus()] == ["GPU"]
+
+
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("answer", "verdicts"), [("7.5\n9.0", ["note", "good"]), ("", ["good", "good"])])
 def test_gpus_without_attention_over_sequences_are_noted(monkeypatch, tmp_path, answer, verdicts):
     program = tmp_path / "nvidia-smi"
