@@ -104,6 +104,7 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": root,
+            "FINERY_WARM": "1",  # six jobs pay for importing ahead
         }
         words = [sys.executable, "-m", "service.cli", "serve", "--home", str(self.home), "--port", "0", "--json"]
         self.process = subprocess.Popen(
