@@ -21,7 +21,7 @@ BLOCK = 4096
 WARPS = 8
 
 
-class Rows(NamedTuple):
+class RowStatistics(NamedTuple):
     """What one pass over rows of logits x tells of each (rows,), float32."""
 
     normalizer: Tensor
@@ -35,7 +35,9 @@ class Rows(NamedTuple):
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _describe(logits, labels, normalizer, named, largest, mean, expected, stride, words, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _describe(  # type: ignore[no-untyped-def]
+    logits, labels, normalizer, named, largest, mean, expected, stride, words, scale, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     begin = logits + row * stride
     most = float("-inf")
@@ -70,7 +72,9 @@ def _describe(logits, labels, normalizer, named, largest, mean, expected, stride
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _replace(logits, labels, normalizer, named, linear, entropic, constant, stride, words, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _replace(  # type: ignore[no-untyped-def]
+    logits, labels, normalizer, named, linear, entropic, constant, stride, words, scale, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     begin = logits + row * stride
     label = tl.load(labels + row)
@@ -90,10 +94,10 @@ def _replace(logits, labels, normalizer, named, linear, entropic, constant, stri
         tl.store(begin + at, value.to(logits.dtype.element_ty), mask=inside)
 
 
-def describe(logits: Tensor, labels: Tensor, scale: float = 1.0) -> Rows:
+def describe(logits: Tensor, labels: Tensor, scale: float = 1.0) -> RowStatistics:
     """What each row of `logits` (rows, vocab) times `scale` comes to. labels (rows,)."""
     rows, words = logits.shape
-    found = Rows(*torch.empty(5, rows, dtype=torch.float32, device=logits.device))
+    found = RowStatistics(*torch.empty(5, rows, dtype=torch.float32, device=logits.device))
     with torch.cuda.device(logits.device):
         _describe[(rows,)](
             logits, labels.contiguous(), *found, logits.stride(0), words, scale, BLOCK=BLOCK, num_warps=WARPS
