@@ -28,7 +28,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import EXPORTS
 from pipelines.publishing import sources
 from pipelines.publishing.destinations.destination import MARKER
-from pipelines.publishing.exports.export import RECORD, ExportedModel, Original, compare, finish, weights_of
+from pipelines.publishing.exports.export import ExportedModel, Original, compare, files_of, finish, weights_of
 from pipelines.publishing.integrity import RECIPE, problems, published
 from pipelines.publishing.manifest import MANIFEST, stated_scores
 
@@ -60,9 +60,7 @@ def answer(fields: JSONObject) -> JSONObject:
         raise CommandError(f"--to {request.to}: {EXPORTS.unknown(request.to)}")
     folder, data = published(request.folder), folder_of_data(request.data)
     text = None if request.text is None else held_out_text(request.text)
-    out = Path(request.out).expanduser()
-    if out.exists() and not (out / RECORD).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise CommandError(f"'{request.out}' holds something else than an export; give a folder that is new")
+    out = place_of(request.out, folder)
     if found := problems(folder):
         raise PublishError(f"'{request.folder}' is not as published, so it is not exported: {found[0]}")
     manifest = read_json(folder / MANIFEST)
@@ -74,14 +72,33 @@ def answer(fields: JSONObject) -> JSONObject:
         )
     incoming = out.with_name(f".{out.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
-    incoming.mkdir(parents=True)
+    try:
+        incoming.mkdir(parents=True)
+    except OSError as error:
+        raise CommandError(f"'{request.out}' cannot be written: {error.strerror}; give another folder") from None
     try:
         results = _write(request, folder, data, text, manifest, incoming)
         shutil.rmtree(out, ignore_errors=True)
         incoming.rename(out)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
-    return {"folder": str(folder), "out": str(out), **results}
+    return {"folder": str(folder), "out": str(Path(request.out).expanduser()), **results}
+
+
+def place_of(given: str, folder: Path) -> Path:
+    """Where the export of a published folder goes: a new folder, an empty one, or that of an export, which it
+    replaces. Raises CommandError."""
+    out = Path(given).expanduser().resolve()
+    if out.is_relative_to(folder.resolve()):
+        raise CommandError(f"'{given}' lies in the published folder, which is only read; give a folder outside of it")
+    if out.exists() and not out.is_dir():
+        raise CommandError(f"'{given}' is a file; give a folder that is new")
+    if out == Path.cwd():
+        raise CommandError(f"'{given}' is the working folder, which an export would replace; give one inside it")
+    strange = sorted({path.name for path in out.iterdir()} - files_of(out)) if out.is_dir() else []
+    if strange:
+        raise CommandError(f"'{given}' holds something else than an export ({strange[0]}); give a folder that is new")
+    return out
 
 
 def _write(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipelines.core.errors import ModelError
-from pipelines.core.files import JSONObject, write_json, write_text
+from pipelines.core.files import JSONObject, read_json, write_json, write_text
 from pipelines.core.interfaces import Head
 from pipelines.publishing import clean_room
 from pipelines.publishing.destinations.destination import sha256_of
@@ -184,6 +184,13 @@ def finish(
     write_text(out / "README.md", card(record, exported))
     write_json(out / RECORD, {**record, "files": {name: sha256_of(path) for name, path in files.items()}})
     return record
+
+
+def files_of(out: Path) -> set[str]:
+    """Names of what `finish` leaves in the folder of an export; none where it is not one."""
+    record = read_json(out / RECORD)
+    files = record.get("files")
+    return {name.partition("/")[0] for name in files} | {"README.md", RECORD} if isinstance(files, dict) else set()
 
 
 def _or_none(value: object) -> object:

@@ -130,8 +130,38 @@ def test_a_wrong_command_is_one_sentence(tmp_path):
         exported(tmp_path / "out", to="onx")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine").write_text("")
-    with pytest.raises(CommandError, match="holds something else than an export"):
-        exported(tmp_path / "full")
+    (tmp_path / "full/file").write_text("")
+    for out, sentence in (
+        ("full", r"holds something else than an export \(file\)"),
+        ("full/mine", "is a file; give a folder that is new"),
+        ("full/mine/out", "cannot be written: Not a directory; give another folder"),
+        ("published", "lies in the published folder, which is only read"),
+        ("published/deep/out", "lies in the published folder, which is only read"),
+        ("link/out", "lies in the published folder, which is only read"),
+    ):
+        shutil.rmtree(tmp_path / "published", ignore_errors=True)
+        folder = Path(shutil.copytree("published", tmp_path / "published"))
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(folder)
+        with pytest.raises(CommandError, match=sentence):
+            exported(tmp_path / out, folder=str(folder))
+        assert not problems(folder)
+
+
+def test_an_export_replaces_an_export_and_nothing_else(form, tmp_path, patch):
+    (tmp_path / "place").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "place")
+    assert exported(tmp_path / "link")["out"] == str(tmp_path / "link")
+    assert (tmp_path / "place" / RECORD).is_file()
+    (tmp_path / "place/mine.txt").write_text("")
+    with pytest.raises(CommandError, match=r"holds something else than an export \(mine.txt\)"):
+        exported(tmp_path / "place")
+    assert (tmp_path / "place/mine.txt").exists()
+    folder = finished().root / "published"
+    (tmp_path / "empty").mkdir()
+    patch.chdir(tmp_path / "empty")
+    with pytest.raises(CommandError, match="is the working folder, which an export would replace"):
+        exported(Path("."), folder=str(folder))
 
 
 @pytest.mark.long
