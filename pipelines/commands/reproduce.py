@@ -227,7 +227,7 @@ def outcome(folder: Path, place: Path, manifest: JSONObject) -> JSONObject:
     }
     for name, each in stated.items():
         agreements += compare(each, measured.get((each.stage, name), {}), exact=not differences, by_interval=True)
-    same = _weights(folder) == _weights(own)
+    same = weights_of(folder) == weights_of(own)
     failed = [each.sentence() for each in agreements if not each.holds]
     if not stated and not same:
         failed = ["no scores are stated, and the weights came out otherwise"]
@@ -262,10 +262,13 @@ def _other_stages(manifest: JSONObject, again: JSONObject) -> list[str]:
     return found
 
 
-def _weights(folder: Path) -> dict[str, str]:
-    """File -> SHA-256, of a publication's weights."""
+def weights_of(folder: Path) -> dict[str, str]:
+    """File -> SHA-256, of a publication's weights: not those of its exports, which are not made again."""
     sums = read_json(folder / MARKER).get("checksums", {})
-    return {name: digest for name, digest in sums.items() if name.endswith(".safetensors")}
+    exports = tuple(f"{each['folder']}/" for each in read_json(folder / MANIFEST).get("exports") or ())
+    return {
+        name: digest for name, digest in sums.items() if name.endswith(".safetensors") and not name.startswith(exports)
+    }
 
 
 def _nothing(folder: Path, place: Path, why: Sequence[str]) -> JSONObject:

@@ -35,8 +35,9 @@ def show_export(data: Mapping[str, Any]) -> None:
         f"{agreement['same_best']:.1%} of {agreement['rows']:,} best outputs are the same."
     )
     for each in data["scores"]:
-        exported = "not measured" if each["exported"] is None else f"{each['exported']:.4f}"
-        print(f"  {each['metric']} of {each['benchmark']}: published {each['published']:.4f}, exported {exported}")
+        published = "undefined" if each["published"] is None else f"{each['published']:.4f}"
+        exported = "undefined or not measured" if each["exported"] is None else f"{each['exported']:.4f}"
+        print(f"  {each['metric']} of {each['benchmark']}: published {published}, exported {exported}")
     for note in data["notes"]:
         print(f"  Note: {note}.")
     print(

@@ -71,7 +71,7 @@ class Quantized:
         again.to = MethodType(lambda self, *place, **words: self, again)  # it stays where it is, as it is
         trust = ", trust_remote_code=True" if getattr(again.config, "auto_map", None) else ""
         lines = LINES.format(auto_class=HEAD_CLASSES[original.head.kind].auto_class, trust=trust)
-        bits = {"quantization": again.config.quantization_config.to_dict().get("quant_method"), **cls.settings}
+        bits = {"quantization": again.config.quantization_config.quant_method.value, **cls.settings}
         return ExportedModel(
             again, lines, {key: str(value) for key, value in bits.items()}, ("transformers", "bitsandbytes")
         )

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from pipelines.commands import reproduce
-from pipelines.commands.reproduce import answer, begin, bring_finery, left_out, place_of, recipe_again
+from pipelines.commands.reproduce import answer, begin, bring_finery, left_out, place_of, recipe_again, weights_of
 from pipelines.core.errors import CommandError, PublishError, Stopped
 from pipelines.core.yaml_positions import read_yaml
-from pipelines.publishing.destinations.destination import sha256_of
+from pipelines.publishing.destinations.destination import MARKER, sha256_of
 from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
 
@@ -67,6 +67,15 @@ def test_what_needs_the_authors_packages_and_accounts_is_left_out_and_that_is_sa
         "the exports (onnx) were not made again, nor their scores: finery export makes and scores one",
     ]
     assert left_out({"stages": [{"id": "a", "stage": "supervised", "arguments": {"report_to": "none"}}]}, "p") == []
+
+
+def test_weights_are_those_of_the_model_and_not_of_its_exports(tmp_path):
+    sums = {"model.safetensors": "a", "base/model.safetensors": "b", "README.md": "c"}
+    (tmp_path / MARKER).write_text(json.dumps({"checksums": {**sums, "int8/model.safetensors": "d"}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"exports": [{"folder": "int8"}]}))
+    assert weights_of(tmp_path) == {"model.safetensors": "a", "base/model.safetensors": "b"}
+    (tmp_path / "manifest.json").write_text("{}")
+    assert weights_of(tmp_path).keys() == {"model.safetensors", "base/model.safetensors", "int8/model.safetensors"}
 
 
 def test_a_stopped_one_goes_on_and_a_finished_one_begins_again(tmp_path):

@@ -131,6 +131,7 @@ def test_fewer_bits_are_smaller_and_still_the_same_model(form, name, original, t
     there("bitsandbytes")
     made = original(name)
     exported = written(form, made, tmp_path / "out")
+    assert exported.facts["quantization"] == "bitsandbytes"
     made.model.save_pretrained(tmp_path / "whole")
     before, after = ((tmp_path / place / "model.safetensors").stat().st_size for place in ("whole", "out"))
     assert after < before
