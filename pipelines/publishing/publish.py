@@ -126,7 +126,7 @@ class Publish(Stage):
         source = recipe.model_of(self)
         owner = source.partition("/")[0]
         trained = next((stage for stage in recipe.stages[:position] if stage.id == owner and stage.trains), None)
-        yield from self._unfit_exports(trained)
+        yield from self._unfit_exports(recipe, trained)
         if not any(stage.trains for stage in recipe.stages[:position]):
             yield (
                 (),
@@ -148,9 +148,11 @@ class Publish(Stage):
             if reason:
                 yield ("require", requirement.path), reason
 
-    def _unfit_exports(self, trained: Stage | None) -> Iterable[ConfigIssue]:
+    def _unfit_exports(self, recipe: Recipe, trained: Stage | None) -> Iterable[ConfigIssue]:
         """Forms that there are none of, that cannot hold the model, or that this machine has no library for."""
         head = None if trained is None else trained.head_left()
+        words = None if recipe.model.architecture is None else recipe.model.shape()
+        vocabulary = getattr(getattr(recipe.tokenizer, "train", None), "name", None)
         for position, name in enumerate(self.export):
             if name not in EXPORTS:
                 yield ("export", position), EXPORTS.unknown(name)
@@ -162,6 +164,8 @@ class Publish(Stage):
                     f"holds gguf, which is for decoders that continue texts, and stage '{trained.id}' leaves a model "
                     f"with the head {head.kind}; write onnx, int8 or int4",
                 )
+            elif words is not None and (misfit := EXPORTS.load(name).misfit(words, vocabulary)) is not None:
+                yield ("export", position), f"is {name}, which {misfit}"
             elif (lacking := missing(EXPORTS.load(name))) is not None:
                 yield ("export", position), f"is {name}: {lacking}"
 

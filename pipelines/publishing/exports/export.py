@@ -88,6 +88,11 @@ class Export(Protocol):
     """Largest difference of a logit, as a part of the largest; None for forms that round on purpose."""
 
     @staticmethod
+    def misfit(words: Mapping[str, Any], vocabulary: str | None) -> str | None:
+        """Why this form cannot hold a model of these resolved config words, as a sentence without its subject; None
+        where it can, or where that shows only when the model is there. `vocabulary` is how its tokens are learnt."""
+
+    @staticmethod
     def write(original: Original, out: Path) -> ExportedModel:
         """Write the files into `out` and open them again. Raises ModelError where this form cannot hold the model."""
 

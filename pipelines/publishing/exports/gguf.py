@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from pipelines.architectures.configuration_rules import completed
+from pipelines.core.architecture_fields import OURS
 from pipelines.core.errors import ModelError
 from pipelines.data.chat_templates import end_of_turn
 from pipelines.publishing.exports.export import ExportedModel, Original, refuse_missing
@@ -92,6 +94,20 @@ class Gguf:
     tolerance: ClassVar[float | None] = 1e-3
 
     @staticmethod
+    def misfit(words: Mapping[str, Any], vocabulary: str | None) -> str | None:
+        """As `Export` promises."""
+        kind = words.get("model_type", OURS)
+        if kind not in (OURS, "llama", "gpt2"):
+            return f"is for what llama.cpp computes as llama or gpt2, and this is {kind}; write onnx, int8 or int4"
+        if kind == OURS:
+            name, lacking = nearest_to(completed(dict(words)))
+            if lacking:
+                return f"needs, for the nearest architecture of llama.cpp ({name}), {', '.join(lacking)}"
+        if vocabulary not in (None, "byte_bpe"):
+            return f"holds byte-level BPE alone (tokenizer: {{train: byte_bpe}}), and this one is {vocabulary}"
+        return None
+
+    @staticmethod
     def write(original: Original, out: Path) -> ExportedModel:
         """Write the file, open it with llama.cpp, and compare tokens, logits and greedy texts."""
         arch = architecture(original)
@@ -122,14 +138,22 @@ def architecture(original: Original) -> str:
         if usual and config.activation_function in TANH:
             return "gpt2"
     elif config.model_type == "finery":
-        return _of_finery(config, kind)
+        name, lacking = nearest_to(completed(config.__dict__))
+        if not lacking:
+            return name
+        raise ModelError(
+            f"llama.cpp has no architecture that computes as this {kind}: its nearest, {name}, needs "
+            f"{', '.join(lacking)}; {OTHERS}"
+        )
     raise ModelError(
         f"llama.cpp has no architecture that computes as {kind} with this config does; those that can be written are "
         f"llama's and gpt2's; {OTHERS}"
     )
 
 
-def _of_finery(config: Any, kind: str) -> str:
+def nearest_to(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """(the architecture of llama.cpp that is nearest to a decoder of our family, the fields that it needs otherwise).
+    `fields` are all of the config's, completed."""
     shared = {
         "norm_position": "pre",
         "attention_scoring": "scaled_dot_product",
@@ -157,24 +181,19 @@ def _of_finery(config: Any, kind: str) -> str:
         "hidden_act": TANH,
         "attention_bias": True,
         "mlp_bias": True,
-        "num_key_value_heads": config.num_attention_heads,
+        "num_key_value_heads": fields["num_attention_heads"],
     }
-    others = {name: _different(config, shared | wanted) for name, wanted in (("llama", llama), ("gpt2", gpt2))}
+    others = {name: _different(fields, shared | wanted) for name, wanted in (("llama", llama), ("gpt2", gpt2))}
     name = min(others, key=lambda each: len(others[each]))
-    if others[name]:
-        raise ModelError(
-            f"llama.cpp has no architecture that computes as this {kind}: its nearest, {name}, needs "
-            f"{', '.join(others[name])}; {OTHERS}"
-        )
-    return name
+    return name, others[name]
 
 
-def _different(config: Any, wanted: dict[str, Any]) -> list[str]:
+def _different(fields: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """`norm_position: pre` for each field that has another value."""
     lacking = []
     for field, value in wanted.items():
         allowed = value if isinstance(value, tuple) else (value,)
-        if config.usual(field) not in allowed:
+        if fields[field] not in allowed:
             lacking.append(f"{field}: {str(allowed[0]).lower() if isinstance(allowed[0], bool) else allowed[0]}")
     return lacking
 

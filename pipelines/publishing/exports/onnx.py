@@ -11,6 +11,7 @@ import inspect
 import io
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -45,6 +46,11 @@ class Onnx:
     packages: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "onnxscript")
     extra: ClassVar[str] = "export"
     tolerance: ClassVar[float | None] = 1e-4
+
+    @staticmethod
+    def misfit(words: Mapping[str, Any], vocabulary: str | None) -> str | None:
+        """As `Export` promises: only the exporter says."""
+        return None
 
     @staticmethod
     def write(original: Original, out: Path) -> ExportedModel:

@@ -8,10 +8,13 @@ output matrix stay as they are, so small models shrink by less than the bits say
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar
 
+from pipelines.architectures.configuration_rules import completed
+from pipelines.core.architecture_fields import OURS
 from pipelines.core.errors import ModelError
 from pipelines.models.heads import HEAD_CLASSES, auto_class
 from pipelines.models.quantization import kept_whole
@@ -35,6 +38,19 @@ class Quantized:
     packages: ClassVar[tuple[str, ...]] = ("bitsandbytes",)
     extra: ClassVar[str] = "export"
     tolerance: ClassVar[float | None] = None
+
+    @classmethod
+    def misfit(cls, words: Mapping[str, Any], vocabulary: str | None) -> str | None:
+        """As `Export` promises: of our own family, whose rows are known before its weights are."""
+        if "load_in_4bit" not in cls.settings or words.get("model_type") != OURS:
+            return None
+        fields: dict[str, Any] = completed(dict(words))
+        rows = {name: fields[name] for name in ("hidden_size", "intermediate_size", "embedding_size")}
+        rows["num_attention_heads x head_dim"] = fields["num_attention_heads"] * fields["head_dim"]
+        name = next((name for name, width in rows.items() if width % BLOCK), None)
+        if name is None:
+            return None
+        return f"comes in blocks of {BLOCK} weights, and {name} is {rows[name]}; write int8, or a multiple of {BLOCK}"
 
     @classmethod
     def write(cls, original: Original, out: Path) -> ExportedModel:

@@ -43,6 +43,10 @@ class Same:
     packages, extra = (), "export"
     change = 0.0
 
+    @staticmethod
+    def misfit(words: Any, vocabulary: str | None) -> None:
+        return None
+
     @classmethod
     def write(cls, original: Any, out: Path) -> ExportedModel:
         original.model.save_pretrained(out)
@@ -205,16 +209,47 @@ def test_nothing_is_published_with_an_export_that_answers_otherwise(form, tmp_pa
 
 def test_what_can_not_be_exported_is_said_before_anything_runs(monkeypatch):
     monkeypatch.setattr("pipelines.publishing.exports.export.find_spec", lambda name: None)
-    text = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n  - {stage: supervised, task: glue/mrpc%s}\n"
+    text = "name: t\nmodel: {architecture: {preset: bert-tiny, hidden_size: 96}}\nstages:\n  - {stage: supervised, task: glue/mrpc%s}\n"
     publish = "  - {stage: publish, to: x, export: [%s]}\n"
     for tuner, names, mistake in (
         ("", "onnx", "needs onnx, which is not installed: pip install 'finery[export]'"),
         ("", "onyx", "unknown format 'onyx'. Did you mean 'onnx'?"),
         ("", "int8, int8", "'int8' stands there twice"),
         (", tuner: adapter", "int8", "cannot be merged, and exports hold one model"),
+        ("", "int4", "is int4, which comes in blocks of 64 weights, and hidden_size is 96; write int8"),
         ("", "gguf", "which is for decoders that continue texts"),
     ):
         with pytest.raises(RecipeError) as raised:
             loads(text % tuner + publish % names)
         assert mistake in " ".join(each.message for each in raised.value.mistakes)
     assert len(raised.value.mistakes) == 1  # not that a library for what cannot be done is absent
+
+
+@pytest.mark.parametrize(
+    ("shape", "vocabulary", "mistake"),
+    [
+        ("preset: llama-tiny, norm_position: post", "byte_bpe", "nearest architecture of llama.cpp (llama), norm_posi"),
+        (
+            "preset: llama-tiny",
+            "wordpiece",
+            "holds byte-level BPE alone (tokenizer: {train: byte_bpe}), and this one is",
+        ),
+        ("model_type: mistral", "byte_bpe", "is for what llama.cpp computes as llama or gpt2, and this is mistral"),
+        ("preset: llama-tiny", "byte_bpe", None),
+        ("model_type: gpt2", "byte_bpe", None),
+    ],
+)
+def test_a_decoder_that_gguf_cannot_hold_is_refused_before_anything_runs(shape, vocabulary, mistake, monkeypatch):
+    monkeypatch.setattr("pipelines.publishing.exports.export.find_spec", lambda name: name)
+    text = (
+        f"name: t\nmodel: {{architecture: {{{shape}}}}}\ntokenizer: {{train: {vocabulary}}}\nstages:\n"
+        "  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}]}\n"
+        "  - {stage: publish, to: x, export: [gguf]}\n"
+    )
+    if mistake is None:
+        loads(text)
+        return
+    with pytest.raises(RecipeError) as raised:
+        loads(text)
+    (issue,) = raised.value.mistakes
+    assert mistake in issue.message

@@ -141,6 +141,14 @@ def test_other_architectures_are_refused_with_what_can_be_exported(words, senten
     with pytest.raises(ModelError) as refused:
         architecture(made(words))
     assert sentence in str(refused.value)
+    assert Gguf.misfit(words, "byte_bpe")  # which needs no model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_can_be_written_is_seen_without_a_model(name, made):
+    arch, words = MODELS[name]
+    assert Gguf.misfit(words, "byte_bpe") is None
+    assert architecture(made(words)) == arch
 
 
 def test_models_that_do_not_continue_texts_are_refused_whatever_is_installed(made, tmp_path, monkeypatch):
