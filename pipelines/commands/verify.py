@@ -259,7 +259,7 @@ def measure(
         raise CommandError(f"its data is not at hand: {error}") from error
     changed = [name for name, digest in now.items() if before.get(name) != digest]
     if changed:
-        raise CommandError(f"its data here is not the data that was read ({', '.join(changed)})")
+        raise CommandError(f"its data is missing here, or is not the data that was read ({', '.join(changed)})")
     out = place / "scores" / stage_id
     out.mkdir(parents=True)
     stage.run(context_for(recipe, stage, out, opener, manifest))
