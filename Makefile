@@ -24,6 +24,7 @@ check: .venv/ready
 	$(BIN)/mypy
 
 test: ONLY := -m "not long"
+test-long: ONLY := -m "long or hypothesis or wider"
 # The types are checked beside the tests, which wait for a disk, a server or a browser now and then.
 test test-long: .venv/ready
 	$(BIN)/ruff check .

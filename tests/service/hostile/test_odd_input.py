@@ -75,6 +75,7 @@ def asked_of(method, path):
 ASKED = [each for each in operations() if "{" in each[1] or asked_of(*each)]
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize(("number", "method", "path"), [(number, *each) for number, each in enumerate(ASKED)])
 def test_no_route_breaks_at_odd_words_in_paths_and_queries(served, recorded, number, method, path):
     query = asked_of(method, path)
@@ -97,6 +98,7 @@ TYPES = (
 )
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize(("number", "method", "path"), [(number, *each) for number, each in enumerate(TAKERS)])
 def test_no_route_breaks_at_odd_bodies(served, recorded, number, method, path):
     """Bodies as JSON, and as another type: each type at each route, each body at some routes, and at all of them with
