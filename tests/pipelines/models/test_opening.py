@@ -19,6 +19,7 @@ from transformers.activations import ACT2FN, GELUActivation, GELUTanh
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import heads, opening
+from pipelines.runs.planning.training_memory import FUSED_ON_GPU
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -461,10 +462,7 @@ def test_an_adapter_with_a_module_that_its_base_has_not_is_refused(folder: Calla
         opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)
 
 
-SLOW_GELUS = ["gelu_new", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh"]
-
-
-@pytest.mark.parametrize("name", SLOW_GELUS)
+@pytest.mark.parametrize("name", FUSED_ON_GPU)
 def test_a_gelu_of_many_operations_is_computed_by_one(name: str) -> None:
     written, given = ACT2FN[name], torch.linspace(-8, 8, 999, dtype=torch.float64)
     assert type(opening.fused(written)) in (GELUTanh, GELUActivation)
@@ -472,16 +470,22 @@ def test_a_gelu_of_many_operations_is_computed_by_one(name: str) -> None:
 
 
 def test_other_activations_stay() -> None:
-    assert {name for name in ACT2FN if opening.fused(own := ACT2FN[name]) is not own} == set(SLOW_GELUS)
+    assert {name for name in ACT2FN if opening.fused(own := ACT2FN[name]) is not own} == set(FUSED_ON_GPU)
 
 
-def test_a_model_that_is_opened_says_what_transformers_says(folder: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_model_that_is_opened_says_what_transformers_says(
+    on_gpu: bool, folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = Head("causal_lm")
     place = folder("gpt2", head)
-    for model in (opening.open_folder(place, head, 0), tiny.build("gpt2", head)):
-        assert type(model.transformer.h[0].mlp.act) is GELUTanh
-    plain = AutoModelForCausalLM.from_pretrained(place)
-    assert type(plain.transformer.h[0].mlp.act) is not GELUTanh
-    torch.testing.assert_close(
-        tiny.logits(opening.open_folder(place, head, 0), tiny.batch()), tiny.logits(plain, tiny.batch())
-    )
+    said = tiny.logits(AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager"), tiny.batch())
+    opened = opening.open_folder(place, head, 0)
+    assert type(opened.transformer.h[0].mlp.act) is not GELUTanh
+    if on_gpu:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        opening.fuse_activations(opened)
+        assert type(opened.transformer.h[0].mlp.act) is GELUTanh
+        torch.testing.assert_close(tiny.logits(opened, tiny.batch()), said)
+    else:
+        assert torch.equal(tiny.logits(opened, tiny.batch()), said)
