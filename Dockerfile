@@ -55,7 +55,7 @@ ARG EXTRAS=[ray,structured]
 RUN /opt/finery/bin/pip install --no-cache-dir --constraint /opt/source/constraints.txt "/opt/source${EXTRAS}"
 # What the image consists of, as CycloneDX; the tool that writes it stays here, and pip goes.
 RUN python3 -m venv /opt/sbom \
-    && /opt/sbom/bin/pip install --no-cache-dir --constraint /opt/source/constraints.txt cyclonedx-bom \
+    && /opt/sbom/bin/pip install --no-cache-dir --no-compile --constraint /opt/source/constraints.txt cyclonedx-bom \
     && /opt/finery/bin/pip uninstall --yes pip setuptools \
     && mkdir -p /opt/finery/share/finery \
     && /opt/sbom/bin/cyclonedx-py environment --output-format JSON --output-reproducible \

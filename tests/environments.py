@@ -16,7 +16,7 @@ def environment(place: Path, given: str, *packages: str, not_compiled: str = "")
     installed, and where `not_compiled` has no wheel."""
     if os.environ.get(given):
         return Path(os.environ[given])
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     inside = next(place.glob("lib/*/site-packages"))
     here = [path for path in sys.path if path.endswith("site-packages")]
     (inside / "beside.pth").write_text("\n".join(here) + "\n")
@@ -24,7 +24,9 @@ def environment(place: Path, given: str, *packages: str, not_compiled: str = "")
     pins = (Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines()
     (place / "pins.txt").write_text("\n".join(pin for pin in pins if pin.split("==")[0] in names) + "\n")
     wheels = ["--only-binary", not_compiled] if not_compiled else []
-    command = [str(place / "bin/pip"), "install", "-q", *wheels, "-c", str(place / "pins.txt"), *packages]
+    # not compiled: the few modules that are imported are, as they are
+    command = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "-q", "--no-compile", *wheels]
+    command += ["-c", str(place / "pins.txt"), *packages]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(
