@@ -182,6 +182,7 @@ def told_by(desk: Desk, place: Path, *commands: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_stranger_checks_the_publication_by_the_commands_of_the_card(
     desk: Desk, stranger: tuple[Path, dict[str, str]]
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_stranger_makes_it_again_by_the_commands_of_the_card(
     assert (place / "runs/reproduce-reviews/registry/reviews/publication.json").is_file()
 
 
+@pytest.mark.long
 def test_the_same_command_again_reuses_everything(desk: Desk, table: str) -> None:
     answer = json.loads(desk.finery("run", "recipe.yaml", *SMALL, "--json").stdout)
     assert answer["exit_code"] == 0
@@ -257,15 +259,20 @@ def test_doctor_finds_everything_that_is_needed(desk: Desk) -> None:
     [
         (["fly"], "No such command 'fly'"),
         (["run"], "RECIPE"),
-        (["run", "nosuch.yaml"], "nosuch.yaml"),
-        (["run", "reviews.csv"], "reviews.csv"),
         (["run", "recipe.yaml", "stages.verdict.tuner=lorra"], "lora"),
-        (["run", "recipe.yaml", "nonsense"], "nonsense"),
-        (["validate", "nosuch.yaml"], "nosuch.yaml"),
         (["resume", "runs"], "run folder"),
-        (["resume", "runs/none"], "run folder"),
-        (["init", "nosuch.csv", "-o", "other.yaml"], "nosuch.csv"),
-        (["gc", "--older-than", "-1"], "older-than"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                (["run", "nosuch.yaml"], "nosuch.yaml"),
+                (["run", "reviews.csv"], "reviews.csv"),
+                (["run", "recipe.yaml", "nonsense"], "nonsense"),
+                (["validate", "nosuch.yaml"], "nosuch.yaml"),
+                (["resume", "runs/none"], "run folder"),
+                (["init", "nosuch.csv", "-o", "other.yaml"], "nosuch.csv"),
+                (["gc", "--older-than", "-1"], "older-than"),
+            )
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -277,6 +284,7 @@ def test_a_wrong_command_exits_2_and_says_why(desk: Desk, recipe: Path, words: l
     assert sorted(path.name for path in (desk.folder / "runs").iterdir()) == before
 
 
+@pytest.mark.long
 def test_a_failing_run_exits_1_and_says_how_to_go_on(desk: Desk, recipe: Path) -> None:
     done = desk.finery(
         "run", "recipe.yaml", *SMALL, "name=broken", "stages.verdict.task.columns=[stars]", "--json", code=1
