@@ -43,8 +43,8 @@ BUGS = (
     ),
     Bug(
         "core",
-        'if self.profile == "ddp" and self.num_processes == 1:',
-        'if self.profile == "ddp" and self.num_processes == 2:',
+        "if self.profile in SEVERAL and self.num_processes == 1:",
+        "if self.profile in SEVERAL and self.num_processes == 2:",
     ),
     Bug(
         "data",

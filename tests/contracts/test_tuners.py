@@ -20,7 +20,7 @@ from pipelines.runs.planning.model_size import ForeignShape, OwnShape
 from tests import strangers, tiny
 from tests.contracts import tuner_cases as cases
 from tests.contracts.tuner_cases import bases
-from tests.covering import covering
+from tests.covering import cover, covering
 
 __all__ = ["bases"]
 
@@ -38,6 +38,23 @@ in_turn = marked([case for case in TURNS if case in cases.CASES])
 """Each tuner on one family, each on another."""
 every_family = marked([case for case in CLASSIFIERS if case[1] in FAMILIES], strength=2)
 each_tuner = pytest.mark.parametrize("tuner", TUNERS)
+
+
+def ways_of(tuner: str, family: str, head: str) -> set[tuple[str, ...]]:
+    """What decides how a tuner works: whose modules it meets, and whether the head was pretrained or is new."""
+    build = "bert" if family == "distilbert" else cases.FAMILIES[family][0]
+    return {(tuner, build), (tuner, "new" if head in cases.DECIDING else "pretrained"), (family, head)}
+
+
+WAYS = cover([ways_of(*case) for case in cases.CASES])
+every_way = pytest.mark.parametrize(
+    ("tuner", "family", "head"),
+    [
+        pytest.param(*case, marks=() if at in WAYS else pytest.mark.long, id="-".join(case))
+        for at, case in enumerate(cases.CASES)
+    ],
+)
+"""Each tuner on each build of a model, and each family with each head."""
 
 
 def saved(block: Any, model: Any, head: Head, folder: Path) -> Path:
@@ -63,7 +80,7 @@ def test_it_serves_a_classifier_or_says_in_a_sentence_why_not(tuner: str) -> Non
         assert sentence is None or (sentence.strip() == sentence and not sentence.endswith("."))
 
 
-@marked(cases.CASES, strength=2)
+@every_way
 def test_it_begins_learns_is_taken_off_and_comes_back_as_it_promises(
     tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
 ) -> None:
