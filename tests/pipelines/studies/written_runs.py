@@ -15,6 +15,7 @@ from pipelines.core.interfaces import Rows
 from pipelines.core.load import load
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal
+from pipelines.evaluation.resampling import ScoredLogits
 from pipelines.studies import study
 from pipelines.studies.workers import DeviceSlot, RunEnd
 from pipelines.tasks.predictions import ClassPredictions, write_predictions
@@ -137,8 +138,25 @@ class PretendWorkers:
             yield RunEnd(name, 0, 1.5)
 
 
+DRAWN: dict[tuple[bytes, ...], dict[str, np.ndarray]] = {}
+
+
 @pytest.fixture
-def survey(monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand scores of resampled examples are computed once for the same answers, which many tests write down."""
+    resampled = ScoredLogits.resampled
+
+    def once(self: ScoredLogits, draws: np.ndarray) -> dict[str, np.ndarray]:
+        key = (self.logits.tobytes(), self.labels.tobytes(), draws.tobytes())
+        if key not in DRAWN:
+            DRAWN[key] = resampled(self, draws)
+        return DRAWN[key]
+
+    monkeypatch.setattr(ScoredLogits, "resampled", once)
+
+
+@pytest.fixture
+def survey(drawn_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A written-down run has no stages in the store: it is complete when its recipe is the same."""
 
     def complete(recipe: Recipe, folder: Path, processes: int) -> bool:
