@@ -160,7 +160,7 @@ def refuse_upload(store: Store, settings: Settings, project: str, least: int) ->
 
 
 def reserve(store: Store, settings: Settings, file: File, least: int) -> None:
-    """Reserve the bytes that a file will have at least, before the first arrives. Raises TooLarge, DiskQuotaExceeded."""
+    """Reserve the bytes that a file will have at least, before the first. Raises TooLarge, DiskQuotaExceeded."""
     if least:
         store.reserve_file(file.id, least, least, settings.max_project_bytes)
 

@@ -23,7 +23,7 @@ LOGITS_AT_ONCE = 2**25
 """Where they are more, those that exist together. Many, for the gradient of the output matrix is added up once a chunk
 of them."""
 LOGITS_AT_ONCE_ON_GPU = 2**27
-"""The same there: products are so fast that adding up would take as long, and 256 MiB are a small part of its memory."""
+"""The same there: products are so fast that adding up would take as long, and 256 MiB are a small part of memory."""
 
 DENSEST = 0.75
 """The share of places that are read from which on the whole last layer runs: picking them out would cost more than it

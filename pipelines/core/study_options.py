@@ -74,8 +74,8 @@ class Search(Block):
     `evaluate` where that is given. Default: its first."""
     evaluate: Annotated[dict[str, Any] | None, BeforeValidator(_evaluation)] = None
     """The keys of an evaluate stage that scores what each trial trained, and runs in trials only: `{prompts: {path: …,
-    split: validation}, reward: {…}, against: model}`. For stages that are not scored on rows set aside, such as ppo. What
-    it reads must be no part that the cells report on. Default: the searched stage's own scores."""
+    split: validation}, reward: {…}, against: model}`. For stages that are not scored on rows set aside, such as ppo.
+    What it reads must be no part that the cells report on. Default: the searched stage's own scores."""
     seeds: int | None = Field(None, ge=1, le=100)
     """Training seeds with which every value is tried, the first ones of the matrix; the mean of their scores decides,
     and a value that diverges with one of them loses. Default: as many as the matrix has, at most 3."""

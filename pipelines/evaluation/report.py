@@ -216,8 +216,8 @@ def no_finite_number(benchmark: str, scores: Mapping[str, float]) -> str | None:
     if not listed:
         return None
     return (
-        f"{benchmark}: {listed}, no finite number, so that no table compares it; where the training diverged, lower its "
-        "learning rate"
+        f"{benchmark}: {listed}, no finite number, so that no table compares it; where the training diverged, lower "
+        "its learning rate"
     )
 
 

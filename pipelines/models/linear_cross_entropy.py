@@ -6,8 +6,8 @@ computed in; the softmax is taken in float32, a few rows at a time, and the grad
 their place. Wijmans et al. 2025, "Cut Your Losses in Large-Vocabulary Language Models", section 4,
 arxiv.org/abs/2411.09009, and Hsu et al. 2024, "Liger Kernel", section 3.2, arxiv.org/abs/2410.10989.
 
-On a GPU the softmax is that of `vocabulary_kernels`, and the vocabulary is filled up with words of zeros: what is 50,257
-wide is multiplied several times slower there than what is 50,304 wide.
+On a GPU the softmax is that of `vocabulary_kernels`, and the vocabulary is filled up with words of zeros: what is
+50,257 wide is multiplied several times slower there than what is 50,304 wide.
 
 `torch.nn.functional.linear_cross_entropy` has the same plan, but no label smoothing, no entropies, and in bfloat16 a
 loss that is itself rounded to bfloat16: docs/experiments.md has the figures.

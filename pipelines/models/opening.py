@@ -319,8 +319,8 @@ def _fresh_modules(model: PreTrainedModel) -> list[str]:
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Let torch's own operation compute GELU wherever `fused` knows it, on a GPU: on a processor a model says to the bit
-    what transformers says."""
+    """Let torch's own operation compute GELU wherever `fused` knows it, on a GPU: on a processor a model says to the
+    bit what transformers says."""
     import torch
 
     if not torch.cuda.is_available():

@@ -3,8 +3,8 @@
 Continuous batching keeps keys and values in pages that all texts share, so that a question joins between two steps of
 the others. It runs decoders whose attention transformers can give pages to. Whether it runs this one is tried when the
 model is opened: the engine must write the tokens that `generate` writes. Where it does not, texts are written by
-`generate`, a batch at a time; encoder-decoders always are. A batch that others wait for makes way after some tokens, and
-goes on later from what is written.
+`generate`, a batch at a time; encoder-decoders always are. A batch that others wait for makes way after some tokens,
+and goes on later from what is written.
 
 In both, a logits processor asks each text for its next token and leaves no other choice, so that settings are of one
 text, whatever is written beside it. Neither tells logits within a prompt: where these are wanted, the plain model reads
@@ -299,8 +299,8 @@ class BatchedEngine:
     """`generate`, batch after batch. Texts are taken in the order in which they were asked for; those that made way
     stand behind the others.
 
-    Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest. The
-    texts of an encoder-decoder's batch have the same number of tokens written, because its decoder reads no padding.
+    Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest.
+    The texts of an encoder-decoder's batch have the same number of tokens written, because its decoder reads no padding.
     """
 
     name = "batched"

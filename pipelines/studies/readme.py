@@ -265,8 +265,8 @@ def notes(data: JSONObject) -> list[str]:
         text += [
             "## Search",
             "",
-            f"At most {most} trials each, chosen on {scored_on or 'rows of train that were set aside'}; the reported split "
-            "was not read.",
+            f"At most {most} trials each, chosen on {scored_on or 'rows of train that were set aside'}; the reported "
+            "split was not read.",
             "",
         ]
         for group in data["search"]:

@@ -253,8 +253,8 @@ KEPT_APART_BY_MASKS = (
 
 
 NO_COMPILER = (
-    "losses over a vocabulary take torch's softmax instead of Triton's kernels, and torch_compile fails: install gcc and "
-    "Python's headers (python3-dev)"
+    "losses over a vocabulary take torch's softmax instead of Triton's kernels, and torch_compile fails: install gcc "
+    "and Python's headers (python3-dev)"
 )
 
 

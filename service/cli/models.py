@@ -169,7 +169,7 @@ def alias(
 
 
 def delete(models: Sequence[str], server: str | None, token_file: Path | None, as_json: bool) -> int:
-    """Delete versions, none where one of them is not there; they can be restored for some days. Returns the exit code."""
+    """Delete versions, none where one of them is not there; they can be restored for days. Returns the exit code."""
     with connect(server, token_file) as connection:
         found = {each["id"]: each for each in [connection.get(f"/models/{quoted(each)}") for each in models]}
 

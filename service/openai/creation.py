@@ -305,8 +305,8 @@ def _base(service: Service, caller: Caller, model: str, method: str) -> Base:
         fit = "continue texts" if method == "supervised" else "write texts"
         raise Problem(
             400,
-            f"The model '{model}' {DESCRIPTIONS[kind]}, and {method} takes models that {fit}: decoders of the project or "
-            "of the Hub, or scratch/<preset> for supervised. A recipe can tune the others.",
+            f"The model '{model}' {DESCRIPTIONS[kind]}, and {method} takes models that {fit}: decoders of the project "
+            "or of the Hub, or scratch/<preset> for supervised. A recipe can tune the others.",
             "unsupported_model",
             param="model",
         )

@@ -102,8 +102,8 @@ def write_sums(folder: Path) -> dict[str, str]:
 
 
 def sums_text(sums: Mapping[str, str]) -> str:
-    """SHA256SUMS of these checksums, in the order of the names: two spaces, binary mode, one line feed, as GNU coreutils
-    write it. Published names hold no backslash or newline."""
+    """SHA256SUMS of these checksums, in the order of the names: two spaces, binary mode, one line feed, as GNU
+    coreutils write it. Published names hold no backslash or newline."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
