@@ -173,8 +173,8 @@ def left_out(recipe: JSONObject, publish: str) -> list[str]:
     if told := [name for name in trackers if name != "none"]:
         notes.append(f"nothing was reported to {', '.join(told)}: no score depends on it")
     if forms := [form for stage in recipe["stages"] if stage["id"] == publish for form in stage.get("export") or ()]:
-        listed = ", ".join(forms)
-        notes.append(f"the exports ({listed}) were not made again, nor their scores: finery export makes and scores one")
+        listed = f"the exports ({', '.join(forms)})"
+        notes.append(f"{listed} were not made again, nor their scores: finery export makes and scores one")
     return notes
 
 

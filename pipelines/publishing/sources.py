@@ -136,8 +136,8 @@ class Found:
         """Link every file below `folder`; returns what stands for each source's path in a recipe that lies there.
 
         A file that was not found is an empty one, so that the recipe can be read. A source gets a folder of its own
-        where its path leads out of `folder` or to a path in `kept`, or where others' files would be read with it. Raises
-        DataError where the files cannot lie like this.
+        where its path leads out of `folder` or to a path in `kept`, or where others' files would be read with it.
+        Raises DataError where the files cannot lie like this.
         """
         names: dict[str, str] = {}
         refuse_outside(sources)

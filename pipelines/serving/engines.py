@@ -300,7 +300,7 @@ class BatchedEngine:
     stand behind the others.
 
     Where several models stand on one base, a batch holds texts of one of them, those of the text that waits longest.
-    The texts of an encoder-decoder's batch have the same number of tokens written, because its decoder reads no padding.
+    The texts of an encoder-decoder's batch have the same number of tokens written: its decoder reads no padding.
     """
 
     name = "batched"
