@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,20 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("schema")
     open_store(read_settings({}, home=folder)).close()
     return folder / "finery.db"
+
+
+@pytest.fixture(scope="session")
+def sqlite_with_tokens(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, str]]:
+    """The same with the tokens that `Served` makes, which take most of its time, and their texts."""
+    from tests.service.served import Served  # which imports the whole application
+
+    folder = tmp_path_factory.mktemp("tokens")
+    shutil.copy(migrated_sqlite, folder / "finery.db")
+    settings = read_settings({}, home=folder)
+    store = Store(settings.url)
+    texts = Served(settings, store).texts
+    store.close()
+    return folder / "finery.db", texts
 
 
 @pytest.fixture(scope="session")

@@ -51,11 +51,15 @@ def checker() -> Checker:
 class Served:
     """The application, its store, and clients."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, tokens: dict[tuple[str, str], str] | None = None) -> None:
+        """`tokens` are those that the store has already, by role and project."""
         self.settings = settings = settings.model_copy(
             update={"allowed_hosts": ("*",)}
         )  # clients here ask for `testserver`
         self.store = store
+        self.texts: dict[tuple[str, str], str] = {}
+        """The tokens of the clients, by role and project."""
+        self._there = dict(tokens or {})
         self.woken = 0
         self.app = application()
         equip(self.app, settings, store, self._wake, checker())
@@ -77,7 +81,8 @@ class Served:
 
     def client(self, role: str, project: str = "acme") -> TestClient:
         """A client with a token of its own."""
-        headers = {"Authorization": f"Bearer {self.token(role, project)}"}
+        self.texts[role, project] = text = self._there.pop((role, project), None) or self.token(role, project)
+        headers = {"Authorization": f"Bearer {text}"}
         return TestClient(self.app, headers=headers, raise_server_exceptions=False)
 
     def job(self, recipe: str = RECIPE, **query: object) -> str:

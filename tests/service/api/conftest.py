@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,11 @@ from tests.service.served import Served
 
 
 @pytest.fixture
-def served(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Served]:
+def served(sqlite_with_tokens: tuple[Path, dict[Any, str]], tmp_path: Path) -> Iterator[Served]:
     """The application on SQLite."""
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
+    database, tokens = sqlite_with_tokens
+    shutil.copy(database, tmp_path / "finery.db")
     settings = read_settings({}, home=tmp_path, max_file_bytes=10_000, max_project_bytes=25_000, burst=10_000)
     store = Store(settings.url)
-    yield Served(settings, store)
+    yield Served(settings, store, tokens)
     store.close()

@@ -77,7 +77,8 @@ def again(filled):
 
 
 def fuzz(served, operation, examples, mode=GenerationMode.POSITIVE):
-    """Every second request is about something that is there: made-up ids all end at the same 404."""
+    """Every second request is about something that is there: made-up ids all end at the same 404. Of two requests the
+    first is the smallest that there is, and the other a random one."""
     headers = served.admin.headers
     strategy = operation.as_strategy(generation_mode=mode)
     turns = cycle([True, False])
@@ -107,7 +108,7 @@ def name_of(operation):
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
 def test_no_request_breaks_a_route(again, operation):
-    fuzz(again, operation, 3)
+    fuzz(again, operation, 2)
 
 
 @pytest.mark.long

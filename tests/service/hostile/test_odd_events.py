@@ -34,7 +34,7 @@ from tests.service.databases import fresh_postgresql, missing
 from tests.service.served import RECIPE, Served
 from tests.words import words_of
 
-SETTINGS = examples(16, 60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = examples(5, 60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GOOD = {
     "id": 1,
     "time": "2026-11-21T10:00:00+00:00",

@@ -27,11 +27,12 @@ PURPOSE = ("purpose", None, b"fine-tune")
 
 
 @pytest.fixture
-def served(migrated_sqlite, tmp_path):
-    shutil.copy(migrated_sqlite, tmp_path / "finery.db")
+def served(sqlite_with_tokens, tmp_path):
+    database, tokens = sqlite_with_tokens
+    shutil.copy(database, tmp_path / "finery.db")
     settings = read_settings({}, home=tmp_path, max_file_bytes=3 * MEBIBYTE, max_project_bytes=4 * MEBIBYTE)
     store = Store(settings.url)
-    yield Served(settings, store)
+    yield Served(settings, store, tokens)
     store.close()
 
 
