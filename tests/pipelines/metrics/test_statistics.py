@@ -89,7 +89,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
             answers(labels, 0.7, seed),
             labels,
             seed,
-            resamples=300,
+            resamples=150,
         )["accuracy"]
         held += low <= 0.7 <= high
     assert 0.90 <= held / 300 <= 0.99
@@ -246,7 +246,7 @@ def test_any_score_will_do():
         one, two = np.where(swapped, bad, good), np.where(swapped, good, bad)
         return {"f1": f1_score(labels, one)}, {"f1": f1_score(labels, two)}
 
-    assert randomisation(60, scored, seed=1, rounds=199)["f1"] < 0.02
+    assert randomisation(60, scored, seed=1, rounds=99)["f1"] < 0.02
     assert randomisation(60, lambda _: ({"f1": 0.5}, {"f1": 0.5}), seed=1, rounds=99)["f1"] == 1.0
 
 

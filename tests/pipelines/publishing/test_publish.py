@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from pipelines.core.events import read_events
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.models.heads import HEAD_CLASSES
-from tests.covering import covering
+from tests.clean_process import forked_proofs
+from tests.covering import LONG, covering
 
 HEAD = "name: t\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
 MRPC = "  - {stage: supervised, id: mrpc, task: glue/mrpc, arguments: {}}\n"
@@ -31,6 +34,7 @@ def mistakes(text: str) -> list[str]:
     return [f"{each.key}: {each.message}" for each in raised.value.mistakes]
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize(
     ("kind", "publish"),
     [
@@ -42,7 +46,9 @@ def mistakes(text: str) -> list[str]:
 def test_a_published_folder_is_complete_verified_and_marked(job, kind, publish, tmp_path):
     made = job(kind, publish=publish)
     context = made.context()
-    made.publish.run(context)
+    # long tests prove it in a process that starts anew
+    with nullcontext() if os.environ.get(LONG) else forked_proofs():
+        made.publish.run(context)
     folder = tmp_path / "registry" / "tiny"
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     weights = (

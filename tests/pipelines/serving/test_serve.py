@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from pipelines.core.errors import ModelError
 from pipelines.serving.protocol import Channel
 from pipelines.serving.serve import ServedModel, Writer
 from tests import writers
+from tests.end_to_end.forked import command, server
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 
@@ -275,18 +274,17 @@ def test_the_process_knows_its_key_says_it_is_ready_and_ends_with_the_connection
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen(1)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines", "serve-model", json.dumps({"model": str(chatty), "socket": "s"})],
-            cwd=tmp_path,
-            env={"FINERY_SECRETS": str(tmp_path / "secrets"), "PYTHONPATH": str(Path(__file__).parents[3])},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = ["serve-model", json.dumps({"model": str(chatty), "socket": "s"})]
+        secrets = {"FINERY_SECRETS": str(tmp_path / "secrets")}
+        # tests/service/cli/test_trying.py has one that starts anew
+        process = server().Process(target=command, args=(words, str(tmp_path), str(tmp_path / "said"), None, secrets))
+        process.start()
         listener.settimeout(60)
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as lines:
             assert json.loads(lines.readline()) == {"key": "open"}
             assert json.loads(lines.readline())["ready"]["engine"] == "continuous"
             connection.shutdown(socket.SHUT_RDWR)
-        assert process.communicate(timeout=60)[0] == '{"answered": 0}\n'
-        assert process.returncode == 0
+        process.join(60)
+        assert process.exitcode == 0
+        assert (tmp_path / "said").read_text().splitlines()[-1] == '{"answered": 0}'

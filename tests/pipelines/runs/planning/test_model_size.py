@@ -52,7 +52,7 @@ def lacking(words: dict, head: Head) -> list[str]:
     return shape.lacking(head, PLAIN_HEADS[shape.family])
 
 
-@pytest.mark.parametrize(("words", "tuner", "decides"), covering(product(DESIGNS, TUNERS, (False, True)), strength=2))
+@pytest.mark.parametrize(("words", "tuner", "decides"), covering(product(DESIGNS, TUNERS, (False, True))))
 def test_lora_counts_the_weights_that_peft_adds(words, tuner, decides):
     head = DECISION if decides else PLAIN_HEADS[words.get("family", "encoder")]
     model = build(words, head)

@@ -21,10 +21,12 @@ READS = {"decoder": RewardInputFormat("text", 24), "encoder": RewardInputFormat(
 PROMPT, ANSWERS = "the cat", [" runs and reads", " is bad", " a dog saw it"]
 
 
-@pytest.fixture(params=list(READS))
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any, RewardInputFormat]:
+@pytest.fixture(scope="module", params=list(READS))
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any, RewardInputFormat]:
     """A published reward model: its folder, the model, and how it reads."""
-    folder, reading = tmp_path / "model", READS[request.param]
+    folder, reading = tmp_path_factory.mktemp(request.param) / "model", READS[request.param]
     made = tiny.build("finery", Head("reward"), family=request.param, initializer_range=0.5).eval()
     made.save_pretrained(str(folder))
     tiny.tokenizer().save_pretrained(str(folder))
@@ -76,6 +78,11 @@ def test_what_is_cut_is_said(model: tuple[Path, Any, RewardInputFormat]) -> None
     assert told["warnings"][0].startswith("1 of 2 answers are longer with their prompt than what the model reads")
 
 
+EITHER = pytest.mark.parametrize("model", ["decoder", pytest.param("encoder", marks=pytest.mark.long)], indirect=True)
+"""For what is refused before it matters how a model reads."""
+
+
+@EITHER
 @pytest.mark.parametrize(
     ("row", "asked", "error", "sentence"),
     [
@@ -123,6 +130,7 @@ def test_a_served_one_has_a_form_and_answers_each_way(model: tuple[Path, Any, Re
     assert one.value == pytest.approx(expected[0], abs=1e-5)
 
 
+@EITHER
 @pytest.mark.parametrize(
     ("inputs", "sentence"),
     [
