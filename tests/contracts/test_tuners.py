@@ -20,7 +20,7 @@ from pipelines.runs.planning.model_size import ForeignShape, OwnShape
 from tests import strangers, tiny
 from tests.contracts import tuner_cases as cases
 from tests.contracts.tuner_cases import bases
-from tests.covering import cover, covering
+from tests.covering import covering
 
 __all__ = ["bases"]
 
@@ -36,25 +36,12 @@ CLASSIFIERS = [case for case in cases.CASES if case[2] == "sequences"]
 TURNS = [(tuner, FAMILIES[(at + turn) % 4], "sequences") for at, tuner in enumerate(TUNERS) for turn in range(4)]
 in_turn = marked([case for case in TURNS if case in cases.CASES])
 """Each tuner on one family, each on another."""
-every_family = marked([case for case in CLASSIFIERS if case[1] in FAMILIES], strength=2)
-each_tuner = pytest.mark.parametrize("tuner", TUNERS)
-
-
-def ways_of(tuner: str, family: str, head: str) -> set[tuple[str, ...]]:
-    """What decides how a tuner works: whose modules it meets, and whether the head was pretrained or is new."""
-    build = "bert" if family == "distilbert" else cases.FAMILIES[family][0]
-    return {(tuner, build), (tuner, "new" if head in cases.DECIDING else "pretrained"), (family, head)}
-
-
-WAYS = cover([ways_of(*case) for case in cases.CASES])
-every_way = pytest.mark.parametrize(
-    ("tuner", "family", "head"),
-    [
-        pytest.param(*case, marks=() if at in WAYS else pytest.mark.long, id="-".join(case))
-        for at, case in enumerate(cases.CASES)
-    ],
+counted = cases.chosen(
+    [case for case in CLASSIFIERS if case[1] in FAMILIES and not cases.block(case[0]).stages],
+    lambda tuner, family, head: {(tuner, family.startswith("finery")), family},
 )
-"""Each tuner on each build of a model, and each family with each head."""
+"""Each tuner on a family of our own and on a foreign one; what builds on other stages is there only after them."""
+each_tuner = pytest.mark.parametrize("tuner", TUNERS)
 
 
 def saved(block: Any, model: Any, head: Head, folder: Path) -> Path:
@@ -80,7 +67,7 @@ def test_it_serves_a_classifier_or_says_in_a_sentence_why_not(tuner: str) -> Non
         assert sentence is None or (sentence.strip() == sentence and not sentence.endswith("."))
 
 
-@every_way
+@cases.every_way
 def test_it_begins_learns_is_taken_off_and_comes_back_as_it_promises(
     tuner: str, family: str, head: str, bases: cases.Bases, tmp_path: Path
 ) -> None:
@@ -224,10 +211,8 @@ def test_pretraining_does_not_change_what_is_trained(tuner: str, family: str, he
     assert trained(scratch)
 
 
-@every_family
+@counted
 def test_a_plan_counts_the_weights_that_learn(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
-    if cases.block(tuner).stages:
-        pytest.skip("what it builds on is there only once the stages before it have run")
     block, model = bases.tuned(tuner, family, head)
     words = {**cases.words_of(family), "vocab_size": cases.V}
     shape = OwnShape(words) if words["model_type"] == "finery" else ForeignShape(words)
