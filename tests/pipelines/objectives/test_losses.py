@@ -6,6 +6,7 @@ Losses of labelled examples are sums over items, equal to the arithmetic written
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pipelines.models.read_places import only_positions, without_wrappers
 from pipelines.objectives.losses import Meter, classification_loss, regression_loss, token_loss
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.covering import covering
 
 FAMILIES = ["finery", "bert", "roberta", "distilbert", "electra", "albert", "modernbert", "deberta-v2"]
 
@@ -47,8 +49,12 @@ def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "lora"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "wrapped"),
+    covering(
+        product(FAMILIES, (False, True)), name=lambda family, wrapped: f"{family}-{'lora' if wrapped else 'bare'}"
+    ),
+)
 def test_masked_tokens_alone_give_the_loss_and_gradients_of_the_whole_vocabulary(family: str, wrapped: bool) -> None:
     model = tiny.build(family, tiny.MASKED)
     tiny.disturb(model)  # fresh biases and norms are 0 and 1: errors there would not show

@@ -213,7 +213,7 @@ def test_two_models_learn_together(tokenizer: Any, batch: dict[str, torch.Tensor
     optimizer = torch.optim.Adam(joint.parameters(), lr=5e-3)
     items = torch.stack([(batch[name] != -100).sum() for name in objective.label_names])
     values = []
-    for _ in range(40):
+    for _ in range(25):
         sums, _ = objective.loss(joint, dict(batch))
         parts = sums / items
         optimizer.zero_grad()

@@ -17,7 +17,8 @@ from pipelines.core.training_arguments import TrainingArguments
 from pipelines.trainers.halving import parts_of, rows_of
 from tests.pipelines.trainers.test_trainer import classification_loss, examples, simple, weights
 
-AUTO = {"per_device_train_batch_size": "auto", "global_batch_size": 8, "max_steps": 4, "save_steps": 1}
+AUTO = {"per_device_train_batch_size": "auto", "global_batch_size": 8, "max_steps": 4, "save_strategy": "no"}
+SAVED = {"save_strategy": "steps", "save_steps": 1}
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
 
 
@@ -87,9 +88,9 @@ def test_a_resume_keeps_what_was_halved(context: Callable[..., Context]):
         return loss(model, inputs)
 
     with pytest.raises(Stopped):
-        simple(place, examples("classification"), loss=stopping, arguments=AUTO)
+        simple(place, examples("classification"), loss=stopping, arguments=AUTO | SAVED)
     again: list[int] = []
-    simple(context(), examples("classification"), loss=short_of_memory(again, set()), arguments=AUTO)
+    simple(context(), examples("classification"), loss=short_of_memory(again, set()), arguments=AUTO | SAVED)
     assert set(again) == {4}
 
 

@@ -98,10 +98,10 @@ def test_one_schedule_reaches_both():
 
 def test_a_stop_resumes_to_the_bit(context: Callable[..., Context]):
     def go(place: Context, loss: Any = classification_loss) -> Any:
-        return simple(place, examples("classification"), arguments={"max_steps": 6, "optim": "muon"}, loss=loss)
+        return simple(place, examples("classification"), arguments={"max_steps": 4, "optim": "muon"}, loss=loss)
 
     whole, metrics = go(context("whole"))
-    assert metrics["train_steps"] == 6
+    assert metrics["train_steps"] == 4
     first, calls = context("stopped"), []
 
     def stopping(model: Any, inputs: Any) -> Any:
@@ -109,12 +109,12 @@ def test_a_stop_resumes_to_the_bit(context: Callable[..., Context]):
         first.stop.requested = len(calls) == 3
         return classification_loss(model, inputs)
 
-    with pytest.raises(Stopped, match="at step 3 of 6"):
+    with pytest.raises(Stopped, match="at step 3 of 4"):
         go(first, stopping)
     resumed, _ = go(context("stopped"))
     expected = weights(whole)
     assert all(torch.equal(weight, expected[name]) for name, weight in weights(resumed).items())
-    plain, _ = simple(context("plain"), examples("classification"), arguments={"max_steps": 6})
+    plain, _ = simple(context("plain"), examples("classification"), arguments={"max_steps": 4})
     assert not any(
         torch.equal(weight, expected[name]) for name, weight in weights(plain).items() if "query.weight" in name
     )

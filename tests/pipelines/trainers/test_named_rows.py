@@ -53,7 +53,9 @@ def test_the_weights_are_those_of_training_the_whole_matrix(
 ) -> None:
     cut: list[Any] = []
     monkeypatch.setattr(named_rows, "cut", lambda *given, cut_it=named_rows.cut: cut.append(cut_it(*given)) or cut[-1])
-    (plain, metrics), (saving, same) = (fitted(context(str(only)), family, only) for only in (False, True))
+    (plain, metrics), (saving, same) = (
+        fitted(context(str(only)), family, only, num_train_epochs=2) for only in (False, True)
+    )
     assert cut[0].rows.weight.shape[0] < 30 < plain.get_input_embeddings().weight.shape[0]
     assert type(saving.get_input_embeddings()) is torch.nn.Embedding
     assert same["all_parameters"] == metrics["all_parameters"]
@@ -77,7 +79,7 @@ def test_rows_that_wake_late_are_decayed_from_then_on(context: Callable[..., Con
 def test_a_resumed_run_has_the_decay_of_all_its_steps(
     context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, _ = fitted(context("whole"), "bert", True, save_strategy="steps", save_steps=2)
+    whole, _ = fitted(context("whole"), "bert", True, num_train_epochs=2, save_strategy="steps", save_steps=2)
     place = context("stopped")
     end = trainer.Companion.on_step_end
 
@@ -87,10 +89,10 @@ def test_a_resumed_run_has_the_decay_of_all_its_steps(
 
     monkeypatch.setattr(trainer.Companion, "on_step_end", stopping)
     with pytest.raises(Stopped):
-        fitted(place, "bert", True, save_strategy="steps", save_steps=2)
+        fitted(place, "bert", True, num_train_epochs=2, save_strategy="steps", save_steps=2)
     monkeypatch.undo()
     place.stop.requested = False
-    resumed, _ = fitted(place, "bert", True, save_strategy="steps", save_steps=2)
+    resumed, _ = fitted(place, "bert", True, num_train_epochs=2, save_strategy="steps", save_steps=2)
     for name, weight in resumed.state_dict().items():
         assert torch.equal(weight, whole.state_dict()[name]), name
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from pipelines.trainers.reference import (
     reference_for,
 )
 from tests import tiny
+from tests.covering import covering
 from tests.pipelines.trainers.test_dpo_step import ANSWERS, SOURCES, targets_of
 
 ADAPTERS = ["lora", "ia3", "adapter", "prefix", "prompt", "p_tuning"]
@@ -48,8 +50,7 @@ def decoder_inputs():
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels, "pairs": torch.ones(rows // 2)}
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
-@pytest.mark.parametrize("kind", ["decoder", "bart"])
+@pytest.mark.parametrize(("kind", "name"), covering(product(("decoder", "bart"), ADAPTERS)))
 def test_a_disabled_adapter_is_the_model_before_it_to_the_bit(name, kind):
     model = (
         tiny.build("finery", Head("causal_lm"), family="decoder")

@@ -123,7 +123,7 @@ def test_every_family_learns_and_says_how_it_reads(folder, context, model_type, 
 def test_it_learns_which_answer_is_better_and_opens_again_with_its_head(folder, context, events):
     from pipelines.models import opening
 
-    words = "num_train_epochs: 12, global_batch_size: 8, learning_rate: 5e-3, logging_steps: 3, eval_strategy: epoch, center_rewards_coefficient: 0.01"
+    words = "num_train_epochs: 6, global_batch_size: 8, learning_rate: 1e-2, logging_steps: 3, eval_strategy: epoch, center_rewards_coefficient: 0.01"
     given = run(folder, context, arguments=words)
     metrics = json.loads((given.folder / "metrics.json").read_text())
     assert metrics["train_accuracy"] == 1.0
@@ -154,7 +154,7 @@ def test_an_adapter_learns_the_head_whole_and_is_merged_when_it_is_opened(folder
 
 
 def test_a_stopped_stage_goes_on_to_the_same_weights(folder, context):
-    words = "max_steps: 6, save_steps: 2, per_device_train_batch_size: 4, disable_dropout: false"
+    words = "max_steps: 5, save_steps: 2, per_device_train_batch_size: 4, disable_dropout: false"
     whole = run(folder, context, arguments=words, shape={"family": "decoder", "dropout": True}, name="whole")
     stop = StopSignal()
 

@@ -319,28 +319,28 @@ def test_the_best_epoch_is_kept_when_later_ones_are_worse(
     tuner: str, context: Callable[..., Context], events: Any
 ) -> None:
     rows = examples("classification", 21)
-    learn, held_out = rows[:16], rows[16:]
+    learn, held_out = rows[:8], rows[16:]
 
     def model() -> Any:
         bare = tiny.build("bert", tiny.THREE)
         return LoRA(r=2).apply(bare) if tuner == "lora" else bare
 
-    place = context("four")
+    place = context("three")
     best, metrics = simple(
         place,
         learn,
         model(),
         selection=held_out,
-        score=scripted([0.4, 0.8, 0.6, 0.7]),
-        arguments=SELECTING | {"num_train_epochs": 4},
+        score=scripted([0.4, 0.8, 0.6]),
+        arguments=SELECTING | {"num_train_epochs": 3},
     )
-    assert metrics["train_steps"] == 16
+    assert metrics["train_steps"] == 6
     two, _ = simple(context("two"), learn, model(), arguments={"num_train_epochs": 2, "save_strategy": "no"})
     best_weights = weights(best)
     assert all(torch.equal(best_weights[name], weight) for name, weight in weights(two).items())
     assert not all(torch.equal(best_weights[name], weight) for name, weight in weights(model()).items())  # it learns
     evaluated = [event["metrics"] for event in events(place) if "eval_accuracy" in event.get("metrics", {})]
-    assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6, 0.7]
+    assert [metrics["eval_accuracy"] for metrics in evaluated] == [0.4, 0.8, 0.6]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_an_evaluation_that_was_broken_off_behind_a_checkpoint_is_made_when_it_g
     }
 
     def fit(place: Context, scores: list[float]) -> tuple[Any, Any]:
-        return simple(place, rows[:16], arguments=arguments, selection=rows[16:], score=scripted(scores))
+        return simple(place, rows[:8], arguments=arguments, selection=rows[16:], score=scripted(scores))
 
     whole, metrics = fit(context("whole"), [0.4, 0.6, 0.5])
     with pytest.raises(IndexError):  # no score is left for the second epoch
@@ -404,24 +404,24 @@ def test_an_evaluation_that_was_broken_off_behind_a_checkpoint_is_made_when_it_g
 
 def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[..., Context]) -> None:
     rows = examples("classification", 21)
-    learn, held_out, scores = rows[:16], rows[16:], [0.5, 0.9, 0.8, 0.7, 0.6, 0.95, 0.99]
-    words = {"selection": held_out, "early_stopping_patience": 3, "arguments": SELECTING | {"num_train_epochs": 7}}
+    learn, held_out, scores = rows[:8], rows[16:], [0.5, 0.9, 0.8, 0.7, 0.95, 0.99]
+    words = {"selection": held_out, "early_stopping_patience": 2, "arguments": SELECTING | {"num_train_epochs": 6}}
     whole, metrics = simple(context("whole"), learn, score=scripted(scores), **words)
-    assert metrics["epoch"] == 5  # 0.8, 0.7 and 0.6 are not better than 0.9
+    assert metrics["epoch"] == 4  # 0.8 and 0.7 are not better than 0.9
 
     first = context("stopped")
 
-    def stop_after_the_fourth(count: int) -> None:
-        first.stop.requested = count == 4
+    def stop_after_the_third(count: int) -> None:
+        first.stop.requested = count == 3
 
-    with pytest.raises(Stopped, match="stopped at step 17 of 28"):
-        simple(first, learn, score=scripted(scores, stop_after_the_fourth), **words)
-    second, again = simple(context("stopped"), learn, score=scripted(scores[4:]), **words)
-    assert again["epoch"] == 5  # two of the three were used up before the stop
+    with pytest.raises(Stopped, match="stopped at step 7 of 12"):
+        simple(first, learn, score=scripted(scores, stop_after_the_third), **words)
+    second, again = simple(context("stopped"), learn, score=scripted(scores[3:]), **words)
+    assert again["epoch"] == 4  # one of the two was used up before the stop
     wanted = weights(whole)
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(second).items())
     third, once_more = simple(context("stopped"), learn, score=scripted([]), **words)  # nothing is left to learn
-    assert (once_more["epoch"], once_more["train_loss"]) == (5, again["train_loss"])
+    assert (once_more["epoch"], once_more["train_loss"]) == (4, again["train_loss"])
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(third).items())
 
 
@@ -477,7 +477,12 @@ def test_bf16_and_activation_checkpointing_learn(
         place,
         examples("classification"),
         model,
-        arguments={"num_train_epochs": 4, "learning_rate": 2e-2, "activation_checkpointing": checkpointed},
+        arguments={
+            "num_train_epochs": 4,
+            "learning_rate": 2e-2,
+            "activation_checkpointing": checkpointed,
+            "save_strategy": "no",
+        },
     )
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert np.mean(losses[-4:]) < 0.8 * np.mean(losses[:4])
