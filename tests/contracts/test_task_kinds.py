@@ -39,13 +39,18 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def folder(kind: str, tmp_path: Path) -> Path:
+def filled(folder: Path, kind: str) -> Path:
+    """The folder, with rows to learn from and to be scored on."""
     _, rows = TASK_KINDS.load(kind).example()
     many = [rows[place % len(rows)] for place in range(ROWS)]
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, many)))
-    return tmp_path
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, many)))
+    return folder
+
+
+@pytest.fixture
+def folder(kind: str, tmp_path: Path) -> Path:
+    return filled(tmp_path, kind)
 
 
 def block(kind: str, folder: Path, **changes: Any) -> Any:
@@ -144,9 +149,26 @@ stages: [{stage: evaluate, benchmarks: [glue/sst2], per_device_eval_batch_size: 
 """
 
 
+@pytest.fixture(scope="module")
+def kept() -> dict[str, tuple[LabelledTask, SplitPredictions]]:
+    """By kind: predictions are made once, and only read."""
+    return {}
+
+
 @pytest.fixture
-def predicted(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -> tuple[LabelledTask, SplitPredictions]:
+def predicted(
+    kind: str,
+    kept: dict[str, tuple[LabelledTask, SplitPredictions]],
+    evaluation_context: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[LabelledTask, SplitPredictions]:
     """A task of the kind, and what a model without training answers."""
+    if kind not in kept:
+        kept[kind] = asked(kind, filled(tmp_path_factory.mktemp(kind), kind), evaluation_context)
+    return kept[kind]
+
+
+def asked(kind: str, folder: Path, evaluation_context: Callable[..., Any]) -> tuple[LabelledTask, SplitPredictions]:
     made = block(kind, folder, validation="dev.jsonl")
     task = made.task("mine")
     family = FAMILIES.get(task.head.kind, "encoder")

@@ -26,12 +26,17 @@ SHAPE = {"vocab_size": 37, "hidden_size": 16, "embedding_size": 12, "num_hidden_
 ALONE = {key: value for key, value in SHAPE.items() if key != "num_decoder_layers"}
 RNN, CNN = recurrent_arithmetic, convolutional_arithmetic
 TRANSLATOR = FineryRnnForConditionalGeneration
-DESIGNS = [
-    (FineryRnnConfig, TRANSLATOR, RNN, "seq2seq_lm", {"cell": cell, "attention_scoring": scoring, "input_feeding": fed})
-    for cell, scoring, fed in product(CELLS, SCORINGS, (None, False))
-]
+DESIGNS = covering(product(CELLS, SCORINGS, (None, False)), strength=2)
+KEYS = ("cell", "attention_scoring", "input_feeding")
 CASES = [
-    *covering(DESIGNS, name=lambda *case: "-".join(map(str, case[4].values()))),
+    *(
+        pytest.param(
+            *(FineryRnnConfig, TRANSLATOR, RNN, "seq2seq_lm", dict(zip(KEYS, each.values, strict=True))),
+            id=each.id,
+            marks=each.marks,
+        )
+        for each in DESIGNS
+    ),
     (FineryRnnConfig, TRANSLATOR, RNN, "seq2seq_lm", {"tie_word_embeddings": False, "embedding_size": 16}),
     (FineryRnnConfig, TRANSLATOR, RNN, "seq2seq_lm", {"bidirectional": False, "num_decoder_layers": 1}),
     (FineryCnnConfig, FineryCnnForConditionalGeneration, CNN, "seq2seq_lm", {}),

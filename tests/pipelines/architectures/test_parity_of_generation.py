@@ -14,8 +14,14 @@ UNPADDED = ("gpt",)
 """GPT has no cache in transformers and counts the places of padding."""
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "num_beams"),
+    [
+        pytest.param(name, beams, id=f"{beams}-{name}", marks=() if (at + turn) % 2 else pytest.mark.long)
+        for at, name in enumerate(WRITERS)
+        for turn, beams in enumerate((3, 1))
+    ],
+)
 @torch.no_grad()
 def test_it_writes_what_the_reference_writes(name: str, num_beams: int) -> None:
     reference = REFERENCES[name]

@@ -193,7 +193,18 @@ def test_one_map_alone_is_large(tmp_path: Path) -> None:
     assert near(draw(tmp_path, section(1, 1)), BLUE) > 5 * near(draw(tmp_path, section(1, 2)), BLUE)
 
 
-@pytest.mark.parametrize("token", ["$x_{", "<b>", "日本", "\x00\x1b[31m", "a" * 400, "\\frac", ""])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "$x_{",
+        pytest.param("<b>", marks=pytest.mark.long),
+        "日本",
+        "\x00\x1b[31m",
+        "a" * 400,
+        pytest.param("\\frac", marks=pytest.mark.long),
+        "",
+    ],
+)
 def test_any_token_can_be_a_label(tmp_path: Path, token: str) -> None:
     weights = np.ones((1, 1, 1, 1), dtype=np.float32)
     assert draw(

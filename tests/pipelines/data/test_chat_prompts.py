@@ -59,7 +59,7 @@ def test_a_template_without_an_end_is_stopped(template: str) -> None:
 def test_a_template_that_no_signal_interrupts_ends_with_its_process(template: str) -> None:
     tokenizer = tiny.tokenizer()
     with tempfile.TemporaryFile() as said:
-        child = os.fork()  # the template spends its time in here, and nothing that another thread could hold is asked for
+        child = os.fork()  # the template asks for nothing that another thread could hold
         if child == 0:
             chat_prompts.GRACE = 0.2
             chat_prompts.STDERR = said.fileno()

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.registry import TOKENIZERS
 from pipelines.data.documents import read_documents, token_streams
+from tests.covering import examples
 
 TEXTS = ["The café — naïve “quotes”, 漢字!\n\nA second  paragraph, it's here.", "The quick brown fox."] * 20
 
@@ -23,7 +24,7 @@ def tokenizer(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
-@settings(deadline=None, max_examples=60)
+@examples(20, 60)
 @given(
     texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(TEXTS), min_size=1, max_size=4)
 )

@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class Hub(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = answer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -99,65 +100,101 @@ def server() -> Iterator[str]:
 
 
 ASK = """
-import json, sys
+import json, os, sys
 from pipelines.data import sources
+from pipelines.data.text_reader import open_texts
 from pipelines.core.errors import DataError
-answers = {}
 def ask(key, function):
     try:
         answers[key] = function()
     except DataError as error:
         answers[key] = str(error)
-if sys.argv[1:]:
-    if sys.argv[1] == "stream":
-        from pipelines.data.text_reader import open_texts
-        for name in sys.argv[2:]:
-            source, about = sources.find(name), {}
-            reader = open_texts(source, "train", "text", streaming=True)
-            first, places = [], [reader.position()]
-            for text in reader:
-                first.append(text)
-                places.append(json.loads(json.dumps(reader.position())))
-            about["texts"] = first
-            about["rest"] = [list(open_texts(source, "train", "text", None, place, True)) for place in places]
-            ask("column", lambda: open_texts(source, "train", "body", streaming=True))
-            answers[name] = about | {"column": answers.pop("column")}
-        print(json.dumps(answers))
-        sys.exit()
-    for name in sys.argv[1:]:
+def stream(names):
+    for name in names:
+        source, about = sources.find(name), {}
+        reader = open_texts(source, "train", "text", streaming=True)
+        first, places = [], [reader.position()]
+        for text in reader:
+            first.append(text)
+            places.append(json.loads(json.dumps(reader.position())))
+        about["texts"] = first
+        # between two files, within one, and at the end; with the long tests everywhere
+        chosen = range(len(places)) if os.environ.get("FINERY_LONG_TESTS") else range(2, len(places))
+        about["rest"] = {at: list(open_texts(source, "train", "text", None, places[at], True)) for at in chosen}
+        ask("column", lambda: open_texts(source, "train", "body", streaming=True))
+        answers[name] = about | {"column": answers.pop("column")}
+def load(names):
+    for name in names:
         ask(name, lambda: sources.find(name).load("train").to_list())
-    print(json.dumps(answers))
-    sys.exit()
-source = sources.find("owner/set")
-ask("hash", lambda: source.content_hash("train"))
-ask("splits", source.splits)
-ask("rows", lambda: source.load("train").to_list())
-ask("split", lambda: source.load("tset"))
-ask("configuration", lambda: sources.find("owner/set", "none").load("train"))
-ask("missing", lambda: sources.find("owner/none").load("train"))
-print(json.dumps(answers))
+def about():
+    source = sources.find("owner/set")
+    ask("hash", lambda: source.content_hash("train"))
+    ask("splits", source.splits)
+    ask("rows", lambda: source.load("train").to_list())
+    ask("split", lambda: source.load("tset"))
+    ask("configuration", lambda: sources.find("owner/set", "none").load("train"))
+    ask("missing", lambda: sources.find("owner/none").load("train"))
+for line in sys.stdin:
+    what, *names = line.split()
+    answers = {}
+    {"stream": stream, "load": load}[what](names) if names else about()
+    print("answer", json.dumps(answers), flush=True)
 """
 
 
-def ask(endpoint: str, home: Path, repository: Path, offline: bool, names: Sequence[str] = ()) -> dict[str, Any]:
+@contextmanager
+def process(endpoint: str, home: Path, offline: bool) -> Iterator[Callable[..., dict[str, Any]]]:
+    """A process that answers: the client reads the address of the Hub when it is imported."""
     environment = os.environ | {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(home),
         "HF_HUB_OFFLINE": str(int(offline)),
-        "PYTHONPATH": str(repository),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
         "HF_HUB_DISABLE_XET": "1",
         "FINERY_DATA": "",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, *names], env=environment, capture_output=True, text=True, cwd=home
-    )
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+    with (
+        open(home / "errors", "w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", ASK],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=home,
+        ) as child,
+    ):
+
+        def ask(*words: str) -> dict[str, Any]:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            print(*words, file=child.stdin, flush=True)
+            line = next((line for line in child.stdout if line.startswith("answer ")), None)
+            assert line is not None, Path(errors.name).read_text()
+            answers: dict[str, Any] = json.loads(line.removeprefix("answer "))
+            return answers
+
+        yield ask
 
 
-def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: str, tmp_path: Path, repository: Path):
-    online = ask(server, tmp_path, repository, offline=False)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+@pytest.fixture(scope="module")
+def ask(server: str, place: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Asks a process that reaches the Hub."""
+    with process(server, place, offline=False) as asking:
+        yield asking
+
+
+def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(
+    server: str, place: Path, ask: Callable[..., dict[str, Any]]
+):
+    Hub.asked.clear()
+    online = ask("about")
     assert online["hash"] == f"owner/set@{COMMIT}//train"
     assert sorted(online["splits"]) == ["test", "train"]
     assert online["rows"] == [{"text": "from the Hub", "label": 1}]
@@ -174,24 +211,27 @@ def test_a_data_set_is_read_at_one_commit_and_again_without_a_network(server: st
     asked = [path for path in Hub.asked if "/resolve/" in path]
     assert asked
     assert all(path.startswith(RESOLVE) for path in asked)  # nothing is read from a branch that may move
-    again = ask(server, tmp_path, repository, offline=True)
+    with process(server, place, offline=True) as offline:
+        again = offline("about")
     assert (again["hash"], again["rows"]) == (online["hash"], online["rows"])
     assert again["missing"].startswith("data set 'owner/none' was not found and HF_HUB_OFFLINE is set; looked in")
 
 
-def test_a_data_set_is_streamed_and_entered_again(server: str, tmp_path: Path, repository: Path):
-    texts = [f"text {row}" for row in range(7)]
+@pytest.mark.wider
+def test_a_data_set_is_streamed_and_entered_again(ask: Callable[..., dict[str, Any]]):
+    texts = [f"text {row}" for row in range(4)]
     lines = [json.dumps({"text": text}).encode() for text in texts]
     Hub.sets["owner/parquet"] = {
-        "train-00000-of-00002.parquet": parquet([{"text": text} for text in texts[:4]]),
-        "train-00001-of-00002.parquet": parquet([{"text": text} for text in texts[4:]]),
+        "train-00000-of-00002.parquet": parquet([{"text": text} for text in texts[:2]]),
+        "train-00001-of-00002.parquet": parquet([{"text": text} for text in texts[2:]]),
     }
-    Hub.sets["owner/lines"] = {"train.jsonl": b"\n".join(lines[:4]), "train-2.jsonl": b"\n".join(lines[4:])}
+    Hub.sets["owner/lines"] = {"train.jsonl": b"\n".join(lines[:2]), "train-2.jsonl": b"\n".join(lines[2:])}
     names = ("owner/parquet", "owner/lines")
-    answers = ask(server, tmp_path, repository, offline=False, names=["stream", *names])
+    answers = ask("stream", *names)
     for found in (answers[name] for name in names):
         assert sorted(found["texts"]) == texts
-        assert found["rest"] == [found["texts"][at:] for at in range(8)]
+        assert len(found["rest"]) >= 3
+        assert found["rest"] == {at: found["texts"][int(at) :] for at in found["rest"]}
         assert "has no column 'body'. Columns found: text" in found["column"]
 
 
@@ -204,19 +244,19 @@ PLACES = [
 ]
 
 
-def test_a_card_leads_nowhere_but_to_the_hub(server: str, tmp_path: Path, repository: Path):
-    secret = tmp_path / "admin.jsonl"
+def test_a_card_leads_nowhere_but_to_the_hub(server: str, place: Path, ask: Callable[..., dict[str, Any]]):
+    secret = place / "admin.jsonl"
     secret.write_text('{"text": "the-token-of-the-admin"}\n')
-    for number, place in enumerate(PLACES):
-        named = place.format(secret=secret, server=server)
+    for number, each in enumerate(PLACES):
+        named = each.format(secret=secret, server=server)
         card = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '{named}'\n---\n"
         Hub.cards[f"owner/set{number}"] = card.encode()
     Hub.asked.clear()
-    found = ask(server, tmp_path, repository, offline=False, names=list(Hub.cards))
+    found = ask("load", *Hub.cards)
     assert "the-token-of-the-admin" not in json.dumps(found)
     assert len(found) == len(PLACES)
-    for place, rows in zip(PLACES, found.values(), strict=True):
-        assert ".." in place or "which does not lie on the Hub" in rows, place
+    for each, rows in zip(PLACES, found.values(), strict=True):
+        assert ".." in each or "which does not lie on the Hub" in rows, each
     assert not [path for path in Hub.asked if path.startswith(("/datasets/other", "/datasets/x"))], (
         "it was refused before it was asked for"
     )

@@ -9,11 +9,12 @@ import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError
 from pipelines.data import tables
+from tests.covering import examples
 
 ROWS = [
     {"text": 'a "quoted", one', "label": "yes"},
@@ -35,7 +36,7 @@ def test_separated_files_are_read_as_pandas_wrote_them(tmp_path: Path, ending: s
     assert plain(file) == ROWS
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@examples(20, 50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cells=st.lists(
         st.tuples(

@@ -26,14 +26,15 @@ def test_every_kind_of_answer_is_scored_again_from_the_file_as_from_the_predicti
         written = [outcomes_of(each, each.choice) for each in results]
     assert {split.form for each in written for split in each.splits} >= {"counts", "classification", "regression"}
     write_outcomes(tmp_path / OUTCOMES, written)
-    for result, again in zip(results, read_outcomes(tmp_path / OUTCOMES), strict=True):
+    read = read_outcomes(tmp_path / OUTCOMES)
+    for result, again in zip(results, read, strict=True):
         assert (again.benchmark, dict(again.metrics)) == (result.benchmark, result.metrics)
         assert again.draws.keys() == result.draws.keys()
         for name, drawn in again.draws.items():
             np.testing.assert_allclose(drawn, result.draws[name], equal_nan=True)
         for suffix, part in again.parts.items():
             assert part.right is None or part.right.tolist() == result.parts[suffix].right.tolist()
-    assert sum(len(each.draws) for each in read_outcomes(tmp_path / OUTCOMES)) >= 6
+    assert sum(len(each.draws) for each in read) >= 6
 
 
 def test_a_publication_is_compared_with_the_run_that_made_it_and_holds_no_text_of_the_data(run):

@@ -18,7 +18,7 @@ from tests.pipelines.metrics.official_squad import version_1, version_2
 from tests.pipelines.metrics.test_seqeval import official_entities
 from tests.pipelines.metrics.test_squad import TEXTS
 
-THOUSANDS = examples(100, 2000)
+THOUSANDS = examples(40, 2000)
 SPOKEN = "the a cat Cat dogs run-ning, 3 4th naïve über . ! it's"
 SENTENCES = st.lists(st.sampled_from(SPOKEN.split()), max_size=9).map(" ".join)
 FLOATS = st.floats(-1e3, 1e3, allow_nan=False, width=32) | st.sampled_from([0.0, 1.0, 2.5])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.metrics.seqeval import Seqeval, entities
+from tests.covering import examples
 
 TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y", "I-X-Y", "B-"]), min_size=1, max_size=12)
 
@@ -35,7 +36,7 @@ def official_entities(tags: list[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@examples(100, 500)
 @given(TAGS)
 def test_entities_are_those_of_conlleval(tags):
     assert entities(tags) == official_entities(tags)

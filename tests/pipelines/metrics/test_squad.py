@@ -6,10 +6,11 @@ import string
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.metrics.squad import Squad, SquadV2, at_threshold, best_threshold, by_answerability, normalised
+from tests.covering import examples
 
 WORDS = [
     "the",
@@ -145,7 +146,7 @@ def official_best(
     return 100.0 * best / len(scores), threshold
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40, 150)
 @given(QUESTIONS, st.data())
 def test_the_best_thresholds_are_those_of_the_official_script(questions, data):
     differences = data.draw(

@@ -4,6 +4,7 @@ is read."""
 from __future__ import annotations
 
 import copy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from pipelines.tasks.preference.training import pair_loss
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.covering import cover, covering
 
 DECODER: dict[str, Any] = {"family": "decoder"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -113,9 +115,18 @@ def assert_same_learning(model: Any, loss: Any, monkeypatch: pytest.MonkeyPatch)
 # -- heads that decide about a text ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("padding", ["right", "left"])
-@pytest.mark.parametrize("tuner", TUNERS)
-@pytest.mark.parametrize("name", MODELS)
+CLASSIFIERS = list(product(MODELS, TUNERS, ("right", "left")))
+QUICK = cover([{(name, padding), (PLACE[name], tuner, padding)} for name, tuner, padding in CLASSIFIERS])
+"""Each model with each side of padding, and each rule for the place with each tuner."""
+
+
+@pytest.mark.parametrize(
+    ("name", "tuner", "padding"),
+    [
+        pytest.param(*case, marks=() if at in QUICK else pytest.mark.long, id="-".join(case))
+        for at, case in enumerate(CLASSIFIERS)
+    ],
+)
 def test_a_classifier_learns_from_one_place_what_it_learns_from_the_whole_layer(name, tuner, padding, monkeypatch):
     model, given = built(name, tuner=TUNERS[tuner]), batch(padding)
     assert_same_learning(model, lambda model: classification_loss(model, given, head_alone=True)[0], monkeypatch)
@@ -197,8 +208,7 @@ def test_models_of_another_build_run_as_they_are(name):
 # -- heads that name tokens --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tuner", TUNERS)
-@pytest.mark.parametrize("name", MASKED_MODELS)
+@pytest.mark.parametrize(("name", "tuner"), covering(product(MASKED_MODELS, TUNERS)))
 def test_masked_lm_learns_from_labelled_places_alone(name, tuner, monkeypatch):
     model, given = built(name, tiny.MASKED, TUNERS[tuner]), hidden_words()
     assert_same_learning(model, lambda model: token_loss(model, given)[0], monkeypatch)
@@ -206,8 +216,7 @@ def test_masked_lm_learns_from_labelled_places_alone(name, tuner, monkeypatch):
     assert rows_of_the_last_network(model, lambda: token_loss(model, given)) == labelled
 
 
-@pytest.mark.parametrize("tuner", [*TUNERS, "prefix"])
-@pytest.mark.parametrize("name", CAUSAL_MODELS)
+@pytest.mark.parametrize(("name", "tuner"), covering(product(CAUSAL_MODELS, [*TUNERS, "prefix"])))
 def test_causal_lm_learns_from_labelled_places_alone(name, tuner, monkeypatch):
     chosen = TUNERS_TABLE.load("prefix")() if tuner == "prefix" else TUNERS[tuner]
     model, given = built(name, Head("causal_lm"), chosen), hidden_words()

@@ -139,7 +139,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+HALF = {f"{('encoder', 'decoder')[at % 2]}, {name}" for at, name in enumerate(OURS)} | {"encoder, windows"}
+"""Each design of ours in one family, windows in both."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in HALF or case.words["model_type"] != "finery" else pytest.mark.long)
+        for name, case in CASES.items()
+    ],
+)
 def test_packed_sequences_teach_what_each_teaches_alone(name: str, asked: list[tuple[int, int]]) -> None:
     case = CASES[name]
     model = case.model()

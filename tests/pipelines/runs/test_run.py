@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from pipelines.core.load import load
 from pipelines.runs.run import complete_stages, run, working_folder
 from pipelines.runs.workspace import StageStore
 from pipelines.trainers.pretrain import Pretrain
+from tests.end_to_end.forked import command, fork
 
 RECIPE = """\
 name: story
@@ -279,7 +278,6 @@ def test_a_rank_that_cannot_work_exits_1_and_leaves_the_reason(tmp_path: Path) -
         "ddp",
         "2",
     ]  # two are wanted, this is alone
-    done = subprocess.run([sys.executable, "-m", "pipelines", *words], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert fork(command, words, str(tmp_path), str(tmp_path / "said")) == 1
     left = json.loads((tmp_path / "attempt.partial" / "failure.json").read_text())
     assert left == {"type": "StageError", "message": "2 processes were asked for, but 1 joined"}

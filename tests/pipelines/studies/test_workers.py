@@ -234,22 +234,28 @@ name: small
 model: {architecture: {preset: bert-tiny, hidden_size: 32, intermediate_size: 64, max_position_embeddings: 64}}
 tokenizer: {train: wordpiece, vocab_size: 300}
 stages:
-  - {stage: supervised, task: builtin/python-docs, max_length: 16, max_train_samples: 16, arguments: {max_steps: 1}}
+  - {stage: supervised, max_length: 16, arguments: {max_steps: 1},
+     task: {kind: classification, columns: [text], label: label, train: rows.csv, validation: rows.csv}}
 """
+
+
+def small(folder, **words):
+    (folder / "rows.csv").write_text("text,label\n" + "the cat saw a dog,yes\na dog runs,no\n" * 8)
+    return loads(RECIPE, folder=folder, **words)
 
 
 @pytest.fixture
 def done(tmp_path):
-    recipe = loads(RECIPE)
+    recipe = small(tmp_path)
     return recipe, run(recipe, tmp_path / "small")
 
 
-def test_a_finished_run_is_complete_until_something_of_it_changes(done, monkeypatch):
+def test_a_finished_run_is_complete_until_something_of_it_changes(done, tmp_path, monkeypatch):
     recipe, folder = done
     before = sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
     assert workers.is_complete(recipe, folder, 1)
     assert sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*")) == before  # it only looked
-    assert not workers.is_complete(loads(RECIPE, overrides=["stages.supervised.max_length=32"]), folder, 1)
+    assert not workers.is_complete(small(tmp_path, overrides=["stages.supervised.max_length=32"]), folder, 1)
     assert not workers.is_complete(recipe, folder, 2)  # twice the processes, twice the batch
     with monkeypatch.context() as patch:
         patch.setattr("pipelines.runs.fingerprints.versions", lambda: {"torch": "9"})
@@ -267,4 +273,4 @@ def test_a_finished_run_is_complete_until_something_of_it_changes(done, monkeypa
 
 
 def test_no_folder_is_not_is_complete(tmp_path):
-    assert not workers.is_complete(loads(RECIPE), tmp_path / "nowhere", 1)
+    assert not workers.is_complete(small(tmp_path), tmp_path / "nowhere", 1)

@@ -9,6 +9,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from pipelines.tasks.extractive_qa import evaluation
 from pipelines.tasks.predictions import read_predictions
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
+from tests.covering import covering
 
 TAGS = ("B-X", "I-X", "O")
 KINDS = {
@@ -108,8 +110,7 @@ def read(given: Any) -> tuple[dict[str, float], dict[str, Any], list[dict[str, A
     return metrics, details, pq.read_table(given.folder / "predictions.parquet").to_pylist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "family"), covering(product(KINDS, FAMILIES)))
 def test_a_stranger_computes_the_logits_that_were_written(tmp_path, evaluation_context, kind, family):
     given = evaluated(tmp_path, evaluation_context, kind, family)
     groups, count = questions_of(scores_of_model("mine", ["evaluate"], {"evaluate": given.folder}), "no")

@@ -76,7 +76,7 @@ def test_a_policy_learns_to_prefer_what_is_chosen(folder, context, events, archi
         folder,
         context,
         events,
-        arguments="max_steps: 16, learning_rate: 5e-3, logging_steps: 8",
+        arguments="max_steps: 8, learning_rate: 1e-2, logging_steps: 4",
         architecture=architecture,
     )
     assert all(name in logged[0] for name in TOLD)
@@ -114,9 +114,11 @@ def test_the_first_loss_is_log_two_for_the_policy_is_its_own_reference(folder, c
     [
         "prefix",
         "{name: lora, bias: all}",
-        "{name: lora, init_lora_weights: pissa}",
         "bitfit",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("lora", "ia3", "adapter")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("{name: lora, init_lora_weights: pissa}", "lora", "ia3", "adapter")
+        ),
     ],
 )
 def test_every_reference_is_the_model_at_the_start(folder, context, events, tuner):
@@ -128,7 +130,7 @@ def test_every_reference_is_the_model_at_the_start(folder, context, events, tune
             context,
             events,
             more,
-            f"max_steps: 3, logging_steps: 1, learning_rate: 1e-2{setting}",
+            f"max_steps: 2, logging_steps: 1, learning_rate: 1e-2{setting}",
             name=f"{way}",
         )[1]
         for way, setting in {"asked": "", "stored": ", precompute_ref_log_probs: true"}.items()
@@ -159,7 +161,7 @@ def test_without_a_reference_none_is_opened_or_asked(folder, context, events):
     for setting in ("reference_free: true", "loss_type: simpo, beta: 2.0", "loss_type: [orpo]"):
         name = setting[:9].strip()
         given, logged, metrics = trained(
-            folder, context, events, arguments=f"max_steps: 2, logging_steps: 1, {setting}", name=name
+            folder, context, events, arguments=f"max_steps: 1, logging_steps: 1, {setting}", name=name
         )
         assert np.isfinite(logged[0]["loss"])
         assert "eval_reference_accuracy" not in metrics
@@ -168,7 +170,7 @@ def test_without_a_reference_none_is_opened_or_asked(folder, context, events):
 
 def test_micro_batches_make_the_step_of_the_whole_batch(folder, context, events):
     """Pairs and the likelihood of tokens are both counted over the whole step."""
-    losses = "loss_type: [sigmoid, sft], loss_weights: [1.0, 0.3], learning_rate: 1e-2, max_steps: 3, logging_steps: 1, global_batch_size: 6"
+    losses = "loss_type: [sigmoid, sft], loss_weights: [1.0, 0.3], learning_rate: 1e-2, max_steps: 2, logging_steps: 1, global_batch_size: 6"
     whole = trained(folder, context, events, arguments=losses, name="whole")[1]
     parts = trained(folder, context, events, arguments=f"{losses}, per_device_train_batch_size: 2", name="parts")[1]
     assert [each["loss"] for each in parts if "loss" in each] == pytest.approx(
@@ -182,7 +184,7 @@ def test_micro_batches_make_the_step_of_the_whole_batch(folder, context, events)
     [("lora", ""), ("full", ", precompute_ref_log_probs: true"), pytest.param("full", "", marks=pytest.mark.long)],
 )
 def test_a_stopped_run_goes_on_to_the_same_weights_to_the_bit(folder, context, events, tuner, more):
-    arguments = f"max_steps: 6, logging_steps: 4, learning_rate: 1e-2, save_steps: 2{more}"
+    arguments = f"max_steps: 4, logging_steps: 4, learning_rate: 1e-2, save_steps: 2{more}"
     keys = f", tuner: {tuner}"
     straight, logged, _ = trained(folder, context, events, keys, arguments, name="straight")
 

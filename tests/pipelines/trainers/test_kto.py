@@ -220,7 +220,7 @@ def test_every_answer_has_one_of_another_prompt_beside_it(prompts, random):
 
 @pytest.mark.parametrize("architecture", [DECODER, ENCODER_DECODER])
 def test_wanted_answers_become_likelier(folder, context, events, architecture):
-    arguments = "max_steps: 16, logging_steps: 8, learning_rate: 5e-3"
+    arguments = "max_steps: 8, logging_steps: 4, learning_rate: 1e-2"
     _, logged, metrics = trained(folder, context, events, arguments, architecture=architecture)
     assert logged[-1]["rewards/margins"] > max(logged[0]["rewards/margins"], 0.02)
     assert {"kl", "rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected"} <= set(logged[0])
@@ -249,7 +249,7 @@ def test_every_tuner_is_held_to_the_model_at_the_start(folder, context, events, 
             folder,
             context,
             events,
-            f"max_steps: 4, logging_steps: 1, learning_rate: 1e-2, disable_dropout: true{setting}",
+            f"max_steps: 2, logging_steps: 1, learning_rate: 1e-2, disable_dropout: true{setting}",
             f", tuner: {tuner}",
             name=way,
         )[1]
@@ -261,21 +261,21 @@ def test_every_tuner_is_held_to_the_model_at_the_start(folder, context, events, 
 
 def test_micro_batches_make_the_step_of_the_whole_batch(folder, context, events):
     """The KL is that of the whole step, however it is cut."""
-    common = "learning_rate: 1e-2, max_steps: 5, logging_steps: 1, global_batch_size: 8"
+    common = "learning_rate: 2e-2, max_steps: 3, logging_steps: 1, global_batch_size: 8"
     runs = [
         trained(folder, context, events, f"{common}, per_device_train_batch_size: {size}", name=f"by-{size}")[1]
-        for size in (8, 1)
+        for size in (8, 2)
     ]
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), rel=1e-4)
-    assert runs[1][4]["kl"] == pytest.approx(runs[0][4]["kl"], rel=1e-3)
-    assert runs[0][4]["kl"] > 0.01
+    assert runs[1][2]["kl"] == pytest.approx(runs[0][2]["kl"], rel=1e-3)
+    assert runs[0][2]["kl"] > 0.01
 
 
 @pytest.mark.parametrize(
     ("tuner", "more"), [("lora", ""), pytest.param("full", ", precompute_ref_log_probs: true", marks=pytest.mark.long)]
 )
 def test_a_stopped_run_goes_on_to_the_same_weights_to_the_bit(folder, context, events, tuner, more):
-    arguments = f"max_steps: 6, logging_steps: 4, save_steps: 2, learning_rate: 1e-2{more}"
+    arguments = f"max_steps: 4, logging_steps: 4, save_steps: 2, learning_rate: 1e-2{more}"
     straight, logged, _ = trained(folder, context, events, arguments, f", tuner: {tuner}", name="straight")
     recipe = loaded(folder, arguments, f", tuner: {tuner}")
     stop = StopSignal()
@@ -371,7 +371,7 @@ def test_trl_prepares_single_rows_as_we_do(folder, context):
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
 def test_a_stage_leaves_a_model_that_opens(folder, context, events, tuner):
-    given, _, metrics = trained(folder, context, events, "max_steps: 2", f", tuner: {tuner}")
+    given, _, metrics = trained(folder, context, events, "max_steps: 1", f", tuner: {tuner}")
     model = given.folder / "model"
     assert json.loads((model / "head.json").read_text())["kind"] == "causal_lm"
     assert not list(model.rglob("*.bin"))
@@ -387,7 +387,7 @@ def test_a_loss_that_is_no_number_ends_the_stage(folder, context, events):
 
 
 def test_bf16_learns_too(folder, context, events):
-    arguments = "max_steps: 8, learning_rate: 5e-3, logging_steps: 4"
+    arguments = "max_steps: 4, learning_rate: 1e-2, logging_steps: 2"
     _, logged, _ = trained(folder, context, events, arguments, fields={"precision": "bf16"})
     assert logged[-1]["rewards/margins"] > 0
 

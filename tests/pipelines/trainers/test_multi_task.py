@@ -86,7 +86,7 @@ def test_every_task_leaves_an_ordinary_checkpoint_on_one_body(
     tuner: str, stage: Callable[..., Any], prepared: Callable[..., Context]
 ):
     context = prepared()
-    stage(f"tuner: {tuner}\n    {ARGUMENTS}}}").run(context)
+    stage(f"tuner: {tuner}\n    {ARGUMENTS.replace('num_train_epochs: 2', 'max_steps: 4')}}}").run(context)
     wholes = {}
     for name, folder in folders(context).items():
         head = heads.saved_head(folder)
@@ -139,7 +139,7 @@ def test_a_stop_resumes_to_the_bit(
 ):
     from pipelines.trainers.multi_task_trainer import MultiTaskTrainer
 
-    keys = keys.replace("num_train_epochs: 2", "num_train_epochs: 4")
+    keys = keys.replace("num_train_epochs: 2", "num_train_epochs: 3")
     whole = prepared("whole")
     stage(keys).run(whole)
     stopped, calls = prepared("stopped"), []
@@ -228,7 +228,8 @@ def test_a_step_moves_the_body_by_the_sum_of_what_each_task_would_move_it_alone(
 
 def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., Any], prepared: Callable[..., Context]):
     context = prepared()
-    stage(ARGUMENTS + ", eval_strategy: epoch, save_strategy: epoch, load_best_model_at_end: true}").run(context)
+    arguments = ARGUMENTS.replace("num_train_epochs: 2", "num_train_epochs: 1")
+    stage(arguments + ", eval_strategy: epoch, save_strategy: epoch, load_best_model_at_end: true}").run(context)
     metrics = json.loads((context.folder / "metrics.json").read_text())
     firsts = [metrics["eval_mood_accuracy"], metrics["eval_size_pearson"], metrics["eval_pair_accuracy"]]
     assert metrics["eval_mean"] == pytest.approx(sum(firsts) / 3)

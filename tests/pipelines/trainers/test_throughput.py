@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipelines.core.interfaces import PROFILE, Context
-from pipelines.trainers import throughput
+from pipelines.trainers import profile, throughput
 from pipelines.trainers.profile import KINDS, OTHER, OUTSIDE, kind_of
 from pipelines.trainers.throughput import Throughput, matrix_rate, tokens_of
 from tests import tiny
@@ -104,27 +104,28 @@ def test_events_and_metrics_carry_the_speed(context: Callable[..., Context], eve
     assert 0 < metrics["train_utilisation"] < 1.5
 
 
-@pytest.mark.parametrize("steps", [2, 30])
+@pytest.mark.parametrize("steps", [2, 9])
 def test_a_profile_says_where_the_time_of_a_step_goes(
     steps: int, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(PROFILE, "1")
+    monkeypatch.setattr(profile, "WATCHED", 3)  # writing what was seen of a step takes a quarter of a second
     place = context()
     simple(place, examples("classification"), arguments={"max_steps": steps, "save_strategy": "no"})
-    profile = json.loads((place.folder / "profile.json").read_text())
-    assert profile["steps"] == {2: 2, 30: 10}[steps]
-    assert sum(profile["kinds"].values()) == pytest.approx(profile["seconds_per_step"], rel=0.05)
-    assert profile["kinds"].keys() <= {*KINDS, OTHER, OUTSIDE}
-    assert profile["kinds"]["matrix products"] > 0
-    assert profile["kinds"]["optimizer"] > 0
-    assert profile["flops_per_step"] > 0
-    assert 0 < profile["utilisation"] < 1
+    found = json.loads((place.folder / "profile.json").read_text())
+    assert found["steps"] == {2: 2, 9: 3}[steps]
+    assert sum(found["kinds"].values()) == pytest.approx(found["seconds_per_step"], rel=0.05)
+    assert found["kinds"].keys() <= {*KINDS, OTHER, OUTSIDE}
+    assert found["kinds"]["matrix products"] > 0
+    assert found["kinds"]["optimizer"] > 0
+    assert found["flops_per_step"] > 0
+    assert 0 < found["utilisation"] < 1
     assert (place.folder / "trace.json.gz").stat().st_size > 1000
 
 
 def test_nothing_is_watched_unasked(context: Callable[..., Context]):
     place = context()
-    simple(place, examples("classification"), arguments={"max_steps": 2})
+    simple(place, examples("classification"), arguments={"max_steps": 1, "save_strategy": "no"})
     assert not (place.folder / "profile.json").exists()
 
 

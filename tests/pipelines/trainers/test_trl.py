@@ -113,7 +113,7 @@ def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, 
 
 @pytest.mark.parametrize(("stage", "tuner"), covering(product(STAGES, ("lora", "full"))))
 def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(folder, context, events, stage, tuner):
-    arguments, more = "max_steps: 4, logging_steps: 3, save_steps: 2, learning_rate: 1e-3", f", tuner: {tuner}"
+    arguments, more = "max_steps: 3, logging_steps: 3, save_steps: 1, learning_rate: 1e-3", f", tuner: {tuner}"
     straight, told, _ = trained(folder, context, events, stage, arguments, more, name="straight")
     recipe = loaded(folder, stage, arguments, more)
     stop = StopSignal()
@@ -121,7 +121,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(folder, c
     seen = given.events.emit
 
     def stopping(event, **fields):
-        stop.requested = stop.requested or (event == "checkpoint" and fields["step"] == 2)
+        stop.requested = stop.requested or (event == "checkpoint" and fields["step"] == 1)
         return seen(event, **fields)
 
     given.events.emit = stopping
@@ -139,7 +139,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_to_the_same_weights(folder, c
 @pytest.mark.parametrize("stage", ["grpo", pytest.param("rloo", marks=pytest.mark.long)])
 def test_the_reward_rises(folder, context, events, stage):
     keys = KEYS[stage].replace("[good]", "[good, film, the]")
-    arguments = "max_steps: 24, logging_steps: 6, learning_rate: 1e-2, beta: 0.01, gradient_accumulation_steps: 2"
+    arguments = "max_steps: 12, logging_steps: 3, learning_rate: 2e-2, beta: 0.01, gradient_accumulation_steps: 2"
     _, told, _ = trained(folder, context, events, stage, arguments, keys=keys)
     rewards = [each["metrics"]["reward"] for each in told if each["event"] == "metric"]
     assert rewards[-1] > rewards[0] + 0.1

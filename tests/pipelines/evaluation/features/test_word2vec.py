@@ -24,7 +24,7 @@ def block_of(court: Path, **words: Any) -> Word2Vec:
 
 @pytest.mark.parametrize("algorithm", ["skip_gram", "cbow"])
 def test_ranks_and_sexes_of_a_made_up_court_come_out(court: Path, running: Any, algorithm: str) -> None:
-    block = block_of(court, algorithm=algorithm, epochs=40, learning_rate=0.05)
+    block = block_of(court, algorithm=algorithm, epochs=20, learning_rate=0.05)
     table = block.train(written(running.cache / "words", block, running), running)
     assert analogy(table, "king", "man", "woman") == "queen"
     assert analogy(table, "woman", "queen", "king") == "man"

@@ -9,15 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from pipelines.core.errors import CommandError
 from pipelines.evaluation.official.squad import read_references, score_squad, score_squad_v2
+from tests.covering import examples
 from tests.pipelines.metrics.official_squad import version_1, version_2
 from tests.pipelines.metrics.test_squad import TEXTS
 
-FILES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = examples(40, 120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ODDS = st.sampled_from([-3.5, 0.0, 0.1, 0.1, 0.5, 0.999, 1.0, 2.25])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pipelines.core.errors import PublishError
 from pipelines.publishing.destinations import hub as module
 from pipelines.publishing.destinations.destination import write_sums
 from pipelines.publishing.destinations.hub import Hub
+from tests.covering import covering
 
 
 @pytest.fixture
@@ -133,10 +135,10 @@ def test_404_for_an_owner_that_is_not_there(hub, tmp_path, told):
     assert "knows no 'ada/tiny'" in refusal(tmp_path, told)
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-@pytest.mark.parametrize(
-    "where", [r"repos/create", r"/commit/", r"/tree/", r"validate-yaml", r"GET /api/models/ada/tiny$"]
-)
+WHERE = [r"repos/create", r"/commit/", r"/tree/", r"validate-yaml", r"GET /api/models/ada/tiny$"]
+
+
+@pytest.mark.parametrize(("where", "status"), covering(product(WHERE, [429, 500, 503])))
 def test_a_busy_hub_is_asked_again(hub, tmp_path, told, status, where, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)  # the client's own patience
     hub.fail(where, status)
