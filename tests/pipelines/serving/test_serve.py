@@ -139,32 +139,26 @@ def test_an_answer_ends_where_the_template_ends_it(tmp_path: Path) -> None:
     assert [dict(each["facts"])["end"] for each in writings] == ["by itself"] * 2
 
 
-@pytest.mark.parametrize(
-    ("do", "fields", "sentence", "param"),
-    [
-        (
-            "complete",
-            {"prompts": ["the"], "choice": {"max_tokens": 40}},
-            "maximum context length is 40 tokens",
-            "prompt",
-        ),
-        ("complete", {"prompts": ["the " * 41], "choice": {}}, "you requested 41 tokens", "prompt"),
-        ("complete", {"prompts": [""], "choice": {}}, "comes to no token", "prompt"),
-        ("complete", {"prompts": [[10**6]], "choice": {}}, "the vocabulary of", "prompt"),
-        ("complete", {"prompts": ["a"], "choice": {"logit_bias": {"96": 1}}}, "names token 96", "logit_bias"),
-        ("embed", {"inputs": ["a"]}, "does not answer 'embed'", None),
-        ("chat", {"messages": [{"role": "user", "content": ""}], "choice": {}}, "comes to no token", "messages"),
-        ("chat", {"messages": []}, "at least one message", None),
-    ],
-)
-def test_what_cannot_be_answered_is_one_sentence(
-    chatty: Path, do: str, fields: dict[str, Any], sentence: str, param: str | None
-) -> None:
-    wrong, right = answers(chatty, (do, fields), ("complete", {"prompts": ["the"], "choice": GREEDY}))
-    assert sentence in wrong[0]["error"]["message"]
-    assert wrong[0]["error"]["status"] == 400
-    assert wrong[0]["error"].get("param") == param
-    assert text(right), "others are answered all the same"
+WRONG: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("complete", {"prompts": ["the"], "choice": {"max_tokens": 40}}, "maximum context length is 40 tokens", "prompt"),
+    ("complete", {"prompts": ["the " * 41], "choice": {}}, "you requested 41 tokens", "prompt"),
+    ("complete", {"prompts": [""], "choice": {}}, "comes to no token", "prompt"),
+    ("complete", {"prompts": [[10**6]], "choice": {}}, "the vocabulary of", "prompt"),
+    ("complete", {"prompts": ["a"], "choice": {"logit_bias": {"96": 1}}}, "names token 96", "logit_bias"),
+    ("embed", {"inputs": ["a"]}, "does not answer 'embed'", None),
+    ("chat", {"messages": [{"role": "user", "content": ""}], "choice": {}}, "comes to no token", "messages"),
+    ("chat", {"messages": []}, "at least one message", None),
+]
+
+
+def test_what_cannot_be_answered_is_one_sentence(chatty: Path) -> None:
+    right = ("complete", {"prompts": ["the"], "choice": GREEDY})
+    found = answers(chatty, *(question for do, fields, _, _ in WRONG for question in ((do, fields), right)))
+    for (do, fields, sentence, param), wrong, other in zip(WRONG, found[::2], found[1::2], strict=True):
+        assert sentence in wrong[0]["error"]["message"], (do, fields)
+        assert wrong[0]["error"]["status"] == 400
+        assert wrong[0]["error"].get("param") == param
+        assert text(other), "others are answered all the same"
 
 
 def test_a_question_that_is_cancelled_ends(chatty: Path) -> None:
