@@ -226,12 +226,13 @@ def test_dropout_of_frozen_layers_is_left_out_and_that_of_the_rest_stays(context
 
 
 def test_what_it_depends_on_names_the_file(context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch):
-    fitted(context("one"), True)
+    once = {"num_train_epochs": 1}
+    fitted(context("one"), True, arguments=once)
     build = tiny.build
     monkeypatch.setattr(tiny, "build", lambda *given, **words: build(*given, seed=5, **words))  # other weights
-    fitted(context("two"), True)
-    fitted(context("three", precision="bf16"), True)
-    fitted(context("four"), True, rows=examples("classification", 15))
+    fitted(context("two"), True, arguments=once)
+    fitted(context("three", precision="bf16"), True, arguments=once)
+    fitted(context("four"), True, rows=examples("classification", 15), arguments=once)
     assert len(kept(context("one"))) == 4
 
 
@@ -264,9 +265,9 @@ def test_another_seed_reads_the_file_whatever_it_sets_aside(
 
 def test_tuners_with_the_same_frozen_layers_read_the_same_file(context: Callable[..., Context]):
     for number, tuner in enumerate((TOP, UPPER, Adapter(layers=(1,)), Full(freeze=("embeddings", "layer.0")))):
-        fitted(context(str(number)), True, tuner=tuner)
+        fitted(context(str(number)), True, tuner=tuner, rows=examples("classification", 4))
     assert len(kept(context("0"))) == 1
-    fitted(context("gradual"), True, tuner=GRADUAL)
+    fitted(context("gradual"), True, tuner=GRADUAL, rows=examples("classification", 4))
     assert len(kept(context("0"))) == 2  # and that below the head
 
 
@@ -316,7 +317,7 @@ def test_equal_rows_lie_there_once(context: Callable[..., Context]):
 )  # fmt: skip
 def test_where_the_lowest_weights_learn_nothing_is_kept(family: str, tuner: Any, context: Callable[..., Context]):
     place = context()
-    fitted(place, True, family, tuner, arguments={"max_steps": 1})
+    fitted(place, True, family, tuner, rows=examples("classification", 4), arguments={"num_train_epochs": 1})
     assert not kept(place)
 
 

@@ -237,9 +237,8 @@ def test_the_first_loss_is_a_half_for_the_policy_is_its_own_reference(folder, co
     "tuner",
     [
         "lora",
-        "prefix",
         "{name: lora, bias: all}",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("ia3", "adapter", "full")),
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("prefix", "ia3", "adapter", "full")),
     ],
 )
 def test_every_tuner_is_held_to_the_model_at_the_start(folder, context, events, tuner):

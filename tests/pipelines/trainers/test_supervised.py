@@ -206,7 +206,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
         return model
 
     place = context(open_model=open_model)
-    keys = f"tuner: {tuner}\n    max_length: 32\n    arguments: {{num_train_epochs: 8, learning_rate: 3e-2, global_batch_size: 8, logging_steps: 4, save_strategy: 'no'}}"
+    keys = f"tuner: {tuner}\n    max_length: 32\n    arguments: {{num_train_epochs: 10, learning_rate: 1e-2, global_batch_size: 8, logging_steps: 4, save_strategy: 'no'}}"
     stage(keys, kind).run(place)
     metrics = json.loads((place.folder / "metrics.json").read_text())
     required = {
@@ -217,7 +217,7 @@ def test_a_whole_stage_learns_and_leaves_its_result(
         "peak_memory_bytes",
     }
     assert required <= metrics.keys()
-    assert metrics["train_steps"] == 8 * 4
+    assert metrics["train_steps"] == 10 * 4
     losses = [event["metrics"]["loss"] for event in events(place) if event["event"] == "metric"]
     assert losses[-1] < 0.8 * losses[0]
     head = Head("sequence_classification", ("bad", "fine", "good") if kind == "classification" else ())

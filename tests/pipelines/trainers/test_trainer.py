@@ -467,7 +467,9 @@ def test_a_resume_takes_the_newest_whole_checkpoint(context: Callable[..., Conte
     }
 
 
-@pytest.mark.parametrize(("family", "checkpointed"), [("finery", True), ("bert", True), ("bert", False)])
+@pytest.mark.parametrize(
+    ("family", "checkpointed"), [("finery", True), ("bert", False), pytest.param("bert", True, marks=pytest.mark.long)]
+)
 def test_bf16_and_activation_checkpointing_learn(
     family: str, checkpointed: bool, context: Callable[..., Context], events: Any
 ) -> None:

@@ -76,7 +76,7 @@ def trained(folder, context, events, stage, *arguments, name=None, fields=None, 
 @pytest.mark.parametrize(("stage", "tuner"), covering(product(STAGES, ("full", "lora"))))
 def test_a_stage_leaves_what_every_stage_leaves(folder, context, events, stage, tuner):
     given, told, metrics = trained(
-        folder, context, events, stage, "max_steps: 3, logging_steps: 1, save_steps: 2", f", tuner: {tuner}"
+        folder, context, events, stage, "max_steps: 2, logging_steps: 1, save_steps: 2", f", tuner: {tuner}"
     )
     kinds = [each["event"] for each in told]
     assert {"metric", "progress", "checkpoint"} <= set(kinds)
