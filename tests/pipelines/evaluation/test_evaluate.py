@@ -59,11 +59,11 @@ INLINE = "task: {kind: classification, columns: [text], label: label, train: tra
 
 def test_scores_equal_the_references_on_glue(data, context, classifier):
     made = recipe(
-        "stage: supervised, id: para, task: glue/mrpc, max_length: 32, max_train_samples: 500",
-        "stage: supervised, id: grammar, task: glue/cola, from: model, max_train_samples: 500",
-        "stage: supervised, id: likeness, task: glue/stsb, from: model, max_train_samples: 500",
-        "stage: supervised, id: nli, task: glue/mnli, from: model, max_train_samples: 500",
-        "stage: evaluate, max_eval_samples: 120, baselines: [majority, naive_bayes]",
+        "stage: supervised, id: para, task: glue/mrpc, max_length: 32, max_train_samples: 100",
+        "stage: supervised, id: grammar, task: glue/cola, from: model, max_train_samples: 100",
+        "stage: supervised, id: likeness, task: glue/stsb, from: model, max_train_samples: 100",
+        "stage: supervised, id: nli, task: glue/mnli, from: model, max_train_samples: 100",
+        "stage: evaluate, max_eval_samples: 60, baselines: [majority, naive_bayes]",
     )
     models = {"para": classifier(), "grammar": classifier(), "likeness": classifier(1), "nli": classifier(3)}
     given = context(made, "evaluate", models)
@@ -102,7 +102,7 @@ def test_scores_equal_the_references_on_glue(data, context, classifier):
     assert [(each.stage_id, each.trained_head) for each in given.opened] == [(name, True) for name in models]
     assert details["glue/mrpc"]["max_length"] == 32
     assert details["glue/mnli"]["splits"] == {"": "validation_matched", "_mm": "validation_mismatched"}
-    assert details["glue/mnli"]["examples"] == {"validation_matched": 120, "validation_mismatched": 120}
+    assert details["glue/mnli"]["examples"] == {"validation_matched": 60, "validation_mismatched": 60}
     for name, scores in metrics.items():
         assert list(details[name]["intervals"]) == list(scores)
         for metric, (low, high) in details[name]["intervals"].items():
