@@ -18,6 +18,16 @@ from tests.covering import covering
 from .designs import WRITERS, each_writer, language_model, prompt
 
 NEW = 7
+MEMORIES = ("learned", "modern", "alibi", "relative", "linear", "window")
+"""Designs that differ in what is kept of a text, and in how places are counted in it."""
+each_memory = pytest.mark.parametrize(
+    ("family", "design"),
+    [
+        pytest.param(*case.values, id=case.id, marks=() if case.values[1] in MEMORIES else pytest.mark.long)
+        for case in covering(WRITERS, drop=True)
+    ]
+    + [case for case in covering(WRITERS) if case.marks],
+)
 
 
 def settings(**choices: object) -> GenerationConfig:
@@ -87,7 +97,7 @@ def test_the_cache_changes_nothing(family, design, way):
     assert written(model, inputs, use_cache=True, **WAYS[way]).tolist() == expected.tolist()
 
 
-@each_writer
+@each_memory
 @torch.no_grad()
 def test_scores_attentions_and_hidden_states_come_with_the_tokens(family, design):
     model, inputs = language_model(family, design, attn_implementation="eager"), prompt(family)
@@ -116,7 +126,7 @@ def test_scores_attentions_and_hidden_states_come_with_the_tokens(family, design
         assert [step[0].shape[-1] for step in told.attentions] == list(range(6, 6 + NEW))
 
 
-@each_writer
+@each_memory
 @torch.no_grad()
 def test_a_text_can_be_continued_from_where_the_cache_stopped(family, design):
     """Three tokens, then four more from the same cache, are the seven written at once."""
@@ -134,7 +144,7 @@ def test_a_text_can_be_continued_from_where_the_cache_stopped(family, design):
     assert second[:, -NEW:].tolist() == full.tolist()
 
 
-@each_writer
+@each_memory
 @torch.no_grad()
 def test_prompts_may_be_vectors(family, design):
     model, inputs = language_model(family, design), prompt(family)
@@ -186,7 +196,7 @@ def test_a_step_with_a_static_cache_is_one_graph_that_is_built_once(family, desi
     assert counted["stats"]["unique_graphs"] == graphs
 
 
-@each_writer
+@each_memory
 @torch.no_grad()
 def test_the_cache_has_the_form_that_transformers_knows(family, design):
     """Keys and values (batch, key-value heads, length, head_dim) for each layer, by which other tools find their way."""
@@ -212,7 +222,7 @@ def test_the_cache_has_the_form_that_transformers_knows(family, design):
     assert without.past_key_values is None
 
 
-@each_writer
+@each_memory
 @torch.no_grad()
 def test_a_draft_speeds_up_the_same_text(family, design):
     """Assisted decoding (Leviathan et al. 2023) and prompt look-up take back what the model would not have written."""

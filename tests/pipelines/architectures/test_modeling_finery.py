@@ -39,6 +39,7 @@ from pipelines.architectures.modeling_finery import (
     shifted_right,
 )
 from pipelines.architectures.positions import alibi_slopes, rotation_at, sinusoidal_table
+from tests.covering import some
 
 from .references import BERT_NAMES, renamed
 
@@ -433,8 +434,14 @@ def tokens(rows: int = 1) -> torch.Tensor:
     return torch.randint(1, 61, (rows, LENGTH), generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize(("position", "pattern"), CACHED)
+@pytest.mark.parametrize(
+    ("position", "pattern", "implementation"),
+    [
+        pytest.param(*case, kernel, id="-".join((*case, kernel)), marks=() if (at + turn) % 2 else pytest.mark.long)
+        for at, case in enumerate(CACHED)
+        for turn, kernel in enumerate(("eager", "sdpa"))
+    ],
+)
 @torch.no_grad()
 def test_a_cache_changes_nothing_but_the_cost(tiny, position, pattern, implementation):
     """One token, four together, then one at a time; the second text has two tokens of padding on the left."""
@@ -474,6 +481,7 @@ def test_a_cache_of_two_stacks_changes_nothing_but_the_cost(tiny, position, patt
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize("scoring", ATTENTION_SCORINGS)
 @pytest.mark.parametrize("family", ["decoder", "encoder-decoder"])
 @torch.no_grad()
@@ -481,7 +489,7 @@ def test_padding_on_the_left_changes_no_token_of_a_decoder(tiny, family, scoring
     head = FineryForCausalLM if family == "decoder" else FineryForConditionalGeneration
     ids, noise = tokens()[:, :5], torch.tensor([[9, 9, 9]])
     mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
-    for position in POSITIONS:
+    for position in some(POSITIONS, list(ATTENTION_SCORINGS).index(scoring), 2):
         model = built(head, tiny(family=family, position=position, attention_scoring=scoring))
         if family == "decoder":
             alone = model(ids).logits

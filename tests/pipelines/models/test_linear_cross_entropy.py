@@ -156,8 +156,19 @@ def labels_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return batch["labels"][batch["labels"] != -100]
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["all", "lora"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "lora"),
+    [
+        pytest.param(
+            name,
+            lora,
+            id=f"{name}-{'lora' if lora else 'all'}",
+            marks=() if lora == bool(at % 2) else pytest.mark.long,
+        )
+        for at, name in enumerate(MODELS)
+        for lora in (False, True)
+    ],
+)
 def test_the_loss_and_the_gradients_of_a_model_are_those_of_its_logits(name, lora):
     model = built(name)
     if lora:  # the output matrix stays as it is

@@ -361,7 +361,6 @@ def test_olora_begins_with_orthonormal_columns_on_a_transposed_matrix_too(tmp_pa
     ("family", "start", "words"),
     covering(
         product(["bert", "gpt2"], STARTS, VARIANTS),
-        strength=2,
         name=lambda family, start, words: f"{family}-{start}-{'-'.join(words) or 'plain'}",
     ),
 )
