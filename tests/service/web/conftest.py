@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,11 +18,17 @@ import pytest
 from service.api.app import create_app
 from service.settings import Settings, read_settings
 from service.store.store import Store, open_store
+from tests import writers
+from tests.service.serving.published import TEMPLATE
 from tests.service.web.seeding import Seeded, Seeder, seed
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
+
+
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+"""A process that computes a graphics card would take a fifth of the time of all of them."""
 
 
 class Site:
@@ -116,9 +123,34 @@ def chromium() -> Iterator[object]:
         "playwright.sync_api", reason="playwright is not installed (pip install 'finery[dev]')"
     )
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="package")
+def tried(site: Site) -> Any:
+    """A tiny chat model that nobody opens."""
+    return chat_model(site, "tried")
+
+
+@pytest.fixture(scope="package")
+def talked(site: Site) -> Any:
+    """Another one."""
+    return chat_model(site, "talked")
+
+
+def chat_model(site: Site, name: str) -> Any:
+    """A tiny chat model that a job of the project has published."""
+    job = site.seeder.job(name)
+    attempt = site.seeder.start(job, host="cpu-01")
+    folder = site.settings.models / job.project / name / "0123abcd"
+    shutil.copytree(writers.folder("gpt2"), folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    site.store.publish_model(
+        attempt.id, attempt.fencing, name=name, fingerprint="0123abcd", path=str(folder), scores={}
+    )
+    return site.store.model(job.project, name)
 
 
 @pytest.fixture(scope="session")

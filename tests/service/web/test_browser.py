@@ -1,4 +1,5 @@
-"""The pages in real Chromium: live data, buttons, forms, narrow and wide windows, themes, keyboard, accessibility, no JavaScript."""
+"""The pages in real Chromium: live data, buttons, forms, narrow and wide windows, themes, keyboard, accessibility, no
+JavaScript, and a model on its page."""
 
 from __future__ import annotations
 
@@ -277,3 +278,41 @@ def test_curves_of_several_jobs_share_a_chart(chromium, site):
         label = page.get_attribute("#compared .plot >> nth=0", "aria-label")
         assert "mini-encoder-mrpc" in label
         assert "mini-encoder-wide" in label
+
+
+def test_a_chat_is_written_in_three_ways_goes_on_and_shows_its_attention(chromium: Any, site: Any, talked: Any) -> None:
+    with opened(chromium, site) as page:
+        page.goto(f"/models/{talked.id}")
+        page.click("text=Try it")
+        page.wait_for_selector(".waiting [role=status]:has-text('being opened')")
+        page.wait_for_selector("#form-chat", timeout=120_000)
+        assert page.text_content("#said") == "The model is open"
+        page.fill("#f-chat-message", "the cat <b>saw</b>")
+        page.click("summary:has-text('How it is written')")
+        page.fill("#f-chat-max_tokens", "9")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("#answer-chat article:nth-child(3) b:has-text('9')")
+        texts = page.eval_on_selector_all("#answer-chat .written", "all => all.map(each => each.textContent)")
+        assert len(texts) == 3
+        assert all(text.strip() for text in texts)
+        page.click("#answer-chat .same summary")
+        assert '"temperature": 0' in page.text_content("#answer-chat .same pre")
+        page.click("#answer-chat article:nth-child(3) button:has-text('Go on')")
+        page.wait_for_selector(".dialogue li:nth-child(2)")
+        assert page.text_content(".dialogue li:nth-child(1) .written") == "the cat <b>saw</b>"
+        assert page.text_content(".dialogue li:nth-child(2) .written") == texts[2]
+        assert page.input_value("#f-chat-message") == ""
+        assert page.input_value("#f-chat-max_tokens") == "9"
+        page.fill("#f-attention-text", "the cat saw a book")
+        page.click("#form-attention button.main")
+        page.wait_for_selector(".heat td[data-w='20']")
+        page.click("button[value='decoder:1.2']")
+        page.wait_for_selector("button[value='decoder:1.2'][aria-pressed=true]")
+        page.hover(".heat tbody tr:nth-child(2) td:nth-child(2)")
+        assert re.search(r"→ the: [01]\.\d\d$", page.text_content(".reads"))
+        page.evaluate(AXE)
+        found = page.evaluate("(rules) => axe.run({runOnly: rules})", RULES)["violations"]
+        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
+        for width in (400, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(OUTSIDE) == []

@@ -1,4 +1,5 @@
-"""The page on which a model is tried: who may ask, what a process that lies can do, and the whole of it in Chromium."""
+"""The page on which a model is tried: who may ask, and what a process that lies can do. The whole of it in Chromium is in
+test_browser.py."""
 
 from __future__ import annotations
 
@@ -30,9 +31,7 @@ from service.web.rendering import partial
 from service.web.sessions import Visitor
 from service.web.trying import card_sections, same_answer, small_picture
 from tests import writers
-from tests.service.serving.published import TEMPLATE
 from tests.service.web.conftest import csrf
-from tests.service.web.test_browser import AXE, OUTSIDE, RULES, opened
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}"
 """What the stand-in says everywhere."""
@@ -240,20 +239,6 @@ def test_no_command_is_shown_for_what_the_command_does_not_take() -> None:
 # ---- in a service, with a real process ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="package")  # as long as the site: a worker may enter this file twice
-def tried(site: Any) -> Any:
-    """A tiny chat model that a job of the project has published."""
-    job = site.seeder.job("tried")
-    attempt = site.seeder.start(job, host="cpu-01")
-    folder = site.settings.models / job.project / "tried" / "0123abcd"
-    shutil.copytree(writers.folder("gpt2"), folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    site.store.publish_model(
-        attempt.id, attempt.fencing, name="tried", fingerprint="0123abcd", path=str(folder), scores={}
-    )
-    return site.store.model(job.project, "tried")
-
-
 def test_roles_decide_who_may_ask(clients: Any, tried: Any) -> None:
     at = f"/models/{tried.id}/try"
     viewer, foreign = clients("viewer"), clients("foreign")
@@ -281,41 +266,3 @@ def test_a_project_opens_no_more_models_on_the_page_than_it_may_run(clients: Any
     assert sentence in html.unescape(asked.text)
     assert (opened_here.status_code, swapped.status_code, asked.status_code) == (429, 200, 429)
     assert "Open it" in client.get(at).text, "nothing was started"
-
-
-def test_a_chat_is_written_in_three_ways_goes_on_and_shows_its_attention(chromium: Any, site: Any, tried: Any) -> None:
-    with opened(chromium, site) as page:
-        page.goto(f"/models/{tried.id}")
-        page.click("text=Try it")
-        page.wait_for_selector(".waiting [role=status]:has-text('being opened')")
-        page.wait_for_selector("#form-chat", timeout=120_000)
-        assert page.text_content("#said") == "The model is open"
-        page.fill("#f-chat-message", "the cat <b>saw</b>")
-        page.click("summary:has-text('How it is written')")
-        page.fill("#f-chat-max_tokens", "9")
-        page.keyboard.press("Control+Enter")
-        page.wait_for_selector("#answer-chat article:nth-child(3) b:has-text('9')")
-        texts = page.eval_on_selector_all("#answer-chat .written", "all => all.map(each => each.textContent)")
-        assert len(texts) == 3
-        assert all(text.strip() for text in texts)
-        page.click("#answer-chat .same summary")
-        assert '"temperature": 0' in page.text_content("#answer-chat .same pre")
-        page.click("#answer-chat article:nth-child(3) button:has-text('Go on')")
-        page.wait_for_selector(".dialogue li:nth-child(2)")
-        assert page.text_content(".dialogue li:nth-child(1) .written") == "the cat <b>saw</b>"
-        assert page.text_content(".dialogue li:nth-child(2) .written") == texts[2]
-        assert page.input_value("#f-chat-message") == ""
-        assert page.input_value("#f-chat-max_tokens") == "9"
-        page.fill("#f-attention-text", "the cat saw a book")
-        page.click("#form-attention button.main")
-        page.wait_for_selector(".heat td[data-w='20']")
-        page.click("button[value='decoder:1.2']")
-        page.wait_for_selector("button[value='decoder:1.2'][aria-pressed=true]")
-        page.hover(".heat tbody tr:nth-child(2) td:nth-child(2)")
-        assert re.search(r"→ the: [01]\.\d\d$", page.text_content(".reads"))
-        page.evaluate(AXE)
-        found = page.evaluate("(rules) => axe.run({runOnly: rules})", RULES)["violations"]
-        assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == []
-        for width in (400, 1280):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate(OUTSIDE) == []
