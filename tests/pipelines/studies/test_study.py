@@ -45,12 +45,23 @@ def go(tmp_path):
     return run
 
 
+USUAL = []
+
+
+@pytest.fixture
+def usual(go):
+    """The usual study, done once for the tests that only read what it left."""
+    if not USUAL:
+        USUAL.append(go())
+    return USUAL[0]
+
+
 def data(folder):
     return json.loads((folder / "study.json").read_text())
 
 
-def test_each_method_gets_the_rate_that_scored_best_on_the_rows_set_aside(go):
-    workers, folder = go()
+def test_each_method_gets_the_rate_that_scored_best_on_the_rows_set_aside(usual):
+    workers, folder = usual
     assert workers.done[:6] == [
         "search/01-01",
         "search/01-02",
@@ -155,8 +166,8 @@ def test_what_differs_by_less_than_the_margin_is_equivalent(go):
     assert "lora: equivalent to full within 0.1" in (folder / "README.md").read_text()
 
 
-def test_the_table_has_means_over_seeds_and_the_paired_difference(go):
-    _, folder = go()
+def test_the_table_has_means_over_seeds_and_the_paired_difference(usual):
+    _, folder = usual
     full, lora = data(folder)["rows"]
     assert (full["name"], lora["name"], full["verdict"], lora["verdict"]) == ("full", "lora", "reference", "worse")
     assert (lora["benchmark"], lora["stage"], lora["model"]) == ("glue/mrpc", "evaluate", "mrpc")
@@ -178,8 +189,8 @@ def test_the_table_has_means_over_seeds_and_the_paired_difference(go):
     assert lora["trainable_share"] == 0.01
 
 
-def test_every_file_of_the_report_is_written(go):
-    _, folder = go()
+def test_every_file_of_the_report_is_written(usual):
+    _, folder = usual
     with open(folder / "table.csv") as file:
         rows = list(csv.DictReader(file))
     assert [(row["method"], row["metric"]) for row in rows] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from pipelines.core.events import EventLog
 from pipelines.core.interfaces import Rows
-from pipelines.core.load import load
+from pipelines.core.load import loads
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal
 from pipelines.evaluation.resampling import ScoredLogits
@@ -105,6 +106,12 @@ def _score(place: Path, model: str, answered: np.ndarray) -> None:
     (place / "details.json").write_text(json.dumps({"glue/mrpc": details}))
 
 
+@cache
+def _recipe(text: str) -> Recipe:
+    """Of the same text once: many tests do the same runs."""
+    return loads(text)
+
+
 class PretendWorkers:
     """Workers that write runs down. `outcome(recipe, name)` says what each leaves: `(share, selection)`, or how it ended."""
 
@@ -122,7 +129,7 @@ class PretendWorkers:
             if self.stop.requested:
                 return
             started(name)
-            recipe = load(folder / "recipe.yaml")
+            recipe = _recipe((folder / "recipe.yaml").read_text())
             found = self.outcome(recipe, name)
             self.done.append(name)
             if self.stop_after is not None and len(self.done) >= self.stop_after:
