@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from service.disk import sweep
@@ -13,6 +13,7 @@ from service.settings import read_settings
 from service.store.errors import NotFound
 from service.store.store import Store
 from service.uploads import file_path, opened_part, part_path, receive
+from tests.covering import examples
 
 AGE = 1000.0
 
@@ -48,7 +49,7 @@ def there(store, file):
     return True
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, 60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.sampled_from(["nothing came", "half", "ready"]), st.floats(0, 3 * AGE)), max_size=6),
     st.floats(0, 4 * AGE),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from shutil import which
 
+import check_jsonschema
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from service.settings import Settings, read_settings, variable_of
 from tests.service.test_deploy import DEPLOY
@@ -159,9 +160,8 @@ OWN = {name: each for name, each in SERVICES.items() if "build" in each}
 
 def test_compose_is_valid_by_its_specification():
     """By the schema of compose-spec that check-jsonschema carries."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", "vendor.compose-spec", str(COMPOSE)])
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from pipelines.core import recipe as recipes
 from service.cli import __main__ as command
+from service.cli import schema
 from service.cli.__main__ import main
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow", "matplotlib")
@@ -66,7 +68,9 @@ def test_windows_is_refused_with_a_sentence(monkeypatch, capsys):
     assert "does not run on Windows" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_causes_no_traceback(recipe):
+def test_a_reader_that_has_seen_enough_causes_no_traceback(recipe, monkeypatch):
+    monkeypatch.setattr(recipes, "schema", lambda: {"enum": list(range(100_000))})  # more than a pipe holds, at once
+    assert len(schema.schema()) > 1 << 20
     done = subprocess.run(
         f"{sys.executable} -m service.cli schema | head -1",
         shell=True,

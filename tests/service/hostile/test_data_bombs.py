@@ -79,13 +79,13 @@ def bombs(tmp_path_factory):
             writer.write_table(nested)
     zeros = pa.table({"label": pa.array([0] * 5_000_000, pa.int64())})
     with pq.ParquetWriter(folder / "zeros.parquet", zeros.schema, compression="zstd") as writer:
-        for _ in range(20):  # 100 million numbers, run-length encoded
+        for _ in range(8):  # 40 million numbers, run-length encoded
             writer.write_table(zeros)
     pages = pa.table({"text": pa.array(["x" * (1 << 26)] * 2)})
     with pq.ParquetWriter(
         folder / "pages.parquet", pages.schema, compression="zstd", use_dictionary=False, write_statistics=False
     ) as writer:
-        for _ in range(20):  # 2.5 GB of pages
+        for _ in range(10):  # 1.25 GB of pages
             writer.write_table(pages)
     return folder
 

@@ -114,8 +114,8 @@ def test_a_token_that_another_server_revoked_ends_the_stream_here_too(site):
 
 
 def test_every_stream_ends_when_its_token_expires(site, monkeypatch):
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(jobs_page, "MOST_IDLE", 0.2)
+    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(jobs_page, "MOST_IDLE", 0.5)
     made = new_token()
     site.token = site.served.store.add_token(
         made.prefix, made.sha256, project="acme", role="viewer", expires=time.time() + 3

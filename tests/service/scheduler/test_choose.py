@@ -3,13 +3,14 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.jobs.job import GpuSlot, Host, HostShare, Resources
 from service.scheduler.capacity import Capacity
 from service.scheduler.choose import choose
 from service.scheduler.queue import Decision, Preemption, Queue, RunningJob, Share, Start, WaitingJob
+from tests.covering import examples
 from tests.service.scheduler.worlds import (
     NOW,
     clusters,
@@ -50,7 +51,7 @@ def eligible(job):
     return not job.waits_for and job.not_before <= NOW <= job.deadline
 
 
-@settings(max_examples=120, deadline=None)
+@examples(30, 120)
 @given(clusters(), queues(), usages)
 def test_nothing_is_given_twice_and_every_job_gets_all_it_needs_or_nothing(cluster, jobs, usage):
     machines, running = cluster
@@ -83,7 +84,7 @@ def test_nothing_is_given_twice_and_every_job_gets_all_it_needs_or_nothing(clust
         )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30, 100)
 @given(clusters(), queues(), usages)
 def test_a_decision_changes_nothing_and_depends_on_no_order_of_the_queue(cluster, jobs, usage):
     machines, running = cluster
@@ -96,7 +97,7 @@ def test_a_decision_changes_nothing_and_depends_on_no_order_of_the_queue(cluster
     assert choose(shuffled, Capacity(machines, running[::-1]), NOW, usage) == first
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30, 100)
 @given(clusters(), queues(), usages)
 def test_jobs_in_a_back_off_or_waiting_for_another_or_past_their_deadline_do_not_start(cluster, jobs, usage):
     decision = decided(*cluster, jobs, usage)
@@ -106,7 +107,7 @@ def test_jobs_in_a_back_off_or_waiting_for_another_or_past_their_deadline_do_not
     assert late <= {job.job for job in decision.unplaceable}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30, 100)
 @given(clusters(), queues(), usages)
 def test_quotas_of_projects_hold(cluster, jobs, usage):
     machines, running = cluster
@@ -120,7 +121,7 @@ def test_quotas_of_projects_hold(cluster, jobs, usage):
             assert gpus[1] <= max(share.max_gpus, gpus[0])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30, 100)
 @given(clusters(), queues())
 def test_a_job_is_passed_over_only_by_jobs_that_need_something_else_or_are_shorter(cluster, jobs):
     decision = decided(*cluster, jobs)
@@ -133,7 +134,7 @@ def test_a_job_is_passed_over_only_by_jobs_that_need_something_else_or_are_short
                 assert other.expected_seconds < job.expected_seconds
 
 
-@settings(max_examples=100, deadline=None)
+@examples(30, 100)
 @given(clusters(), queues())
 def test_when_nothing_waits_at_the_head_nothing_that_could_start_was_left(cluster, jobs):
     machines, running = cluster
@@ -148,7 +149,7 @@ def test_when_nothing_waits_at_the_head_nothing_that_could_start_was_left(cluste
             assert obvious_place(machines, after, job.resources) is None
 
 
-@settings(max_examples=120, deadline=None)
+@examples(30, 120)
 @given(clusters(priorities=st.just(9), may_stop=False), queues(priorities=st.just(0)), st.data())
 def test_what_is_filled_in_never_delays_the_job_at_the_head(cluster, jobs, data):
     machines, running = cluster
@@ -170,7 +171,7 @@ def test_what_is_filled_in_never_delays_the_job_at_the_head(cluster, jobs, data)
         assert earliest(machines, after, head.resources) <= alone
 
 
-@settings(max_examples=120, deadline=None)
+@examples(30, 120)
 @given(clusters(), queues(priorities=st.integers(0, 5)))
 def test_only_lower_priorities_make_room_and_none_of_them_needlessly(cluster, jobs):
     machines, running = cluster
@@ -183,7 +184,7 @@ def test_only_lower_priorities_make_room_and_none_of_them_needlessly(cluster, jo
         assert preemption.favours not in {start.job for start in decision.starts}
 
 
-@settings(max_examples=120, deadline=None)
+@examples(30, 120)
 @given(
     clusters(),
     st.builds(
@@ -209,7 +210,7 @@ def test_one_job_alone_preempts_just_what_it_needs_and_only_if_it_helps(cluster,
         assert obvious_place(machines, waiting, job.resources) or not obvious_place(machines, stronger, job.resources)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30, 80)
 @given(hosts(), queues())
 @example(
     [Host("h0", cpus=1, memory=0, state="draining")],
