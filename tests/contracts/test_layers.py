@@ -43,6 +43,10 @@ PIPELINES = modules("pipelines")
 SERVICE = modules("service")
 
 
+HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""An import is a statement: expressions need no visit."""
+
+
 @cache
 def imports(module, path, everywhere=True, types=True):
     """(dotted module, line) of every import; with `everywhere=False` only those that run when the module is imported.
@@ -66,7 +70,8 @@ def imports(module, path, everywhere=True, types=True):
         ):
             return
         for child in ast.iter_child_nodes(node):
-            visit(child)
+            if isinstance(child, HOLD_STATEMENTS):
+                visit(child)
 
     visit(parsed(path))
     return found

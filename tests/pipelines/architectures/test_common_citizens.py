@@ -155,8 +155,21 @@ def test_it_computes_in_bfloat16_close_to_float32(family, design, tmp_path):
     assert (rounded - exact).abs().mean() < 0.05 * exact.abs().mean()
 
 
+SPREAD = ("Model", "ForMaskedLM", "ForPreTraining", "ForCausalLM", "ForConditionalGeneration", "ForMultipleChoice")
+"""Heads with and without tied weights, and the one that folds its inputs; others are one matrix on the same body."""
+WORDED = ("learned", "modern", "relative")
+"""Designs that differ in the output matrix: its bias, and the scale of what it reads."""
+
+
 @pytest.mark.parametrize(
-    ("family", "design", "tied"), covering((*case, tied) for case in DESIGNED for tied in (True, False))
+    ("family", "design", "tied"),
+    covering((*case, tied) for case in DESIGNED if case[1] in WORDED for tied in (True, False))
+    + [
+        pytest.param(*case, tied, marks=pytest.mark.long)
+        for case in DESIGNED
+        if case[1] not in WORDED
+        for tied in (True, False)
+    ],
 )
 @torch.no_grad()
 def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design, tied, tmp_path):
@@ -175,7 +188,11 @@ def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design
     assert model(**{**inputs, "input_ids": new}).logits.isfinite().all()
 
 
-@each_head
+@pytest.mark.parametrize(
+    ("family", "head"),
+    covering(case for case in HEADED if case[1] in SPREAD)
+    + [pytest.param(*case, marks=pytest.mark.long) for case in HEADED if case[1] not in SPREAD],
+)
 @torch.no_grad()
 def test_it_can_be_spread_over_devices(family, head, tmp_path):
     """On a host without accelerators the only other place is the disk: layers are fetched from there in turn."""

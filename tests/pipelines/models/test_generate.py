@@ -55,6 +55,7 @@ def rows(sentences: Rows) -> Rows:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_texts_are_those_of_generate_one_by_one(model: Any, tokenizer: Any, rows: Rows, beams: int):
+    rows = Rows(rows.texts[:20], None, rows.texts[:20], rows.index[:20])
     found = write(model, tokenizer, rows, 64, Generation(num_beams=beams, max_new_tokens=8), batch_size=7)
     for text, written in zip(rows.texts, found, strict=True):
         ids = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
