@@ -135,6 +135,19 @@ def test_what_no_model_could_do_is_refused_at_once(recipe, pretend, capsys, word
     assert not (recipe.parent / "started").exists()
 
 
+def test_what_a_model_really_wrote_reaches_the_terminal(recipe, pretend, monkeypatch, capsys):
+    """By the verb itself, called here: an interpreter of its own imports torch for five seconds."""
+    from pipelines.commands.generate import answer
+
+    monkeypatch.setenv("COLUMNS", "100")
+    asked = {"model": str(writers.folder("gpt2")), "prompt": writers.TEXT, "max_new_tokens": 4, "samples": 1}
+    pretend(f"print({json.dumps(answer(asked))!r})")
+    assert main(["generate", asked["model"], writers.TEXT, "--max-new-tokens", "4", "--samples", "1"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (writers.TEXT, "greedy", "beam 4", "sample 1", "tokens/s"))
+
+
+@pytest.mark.long  # an interpreter more; above stand its two halves
 def test_the_whole_way_from_the_command_to_the_terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
