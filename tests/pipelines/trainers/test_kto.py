@@ -248,7 +248,7 @@ def test_every_tuner_is_held_to_the_model_at_the_start(folder, context, events, 
             folder,
             context,
             events,
-            f"max_steps: 2, logging_steps: 1, learning_rate: 1e-2, disable_dropout: true{setting}",
+            f"max_steps: 3, logging_steps: 1, learning_rate: 2e-2, disable_dropout: true{setting}",
             f", tuner: {tuner}",
             name=way,
         )[1]
