@@ -25,7 +25,17 @@ def environment(place: Path, given: str, *packages: str, not_compiled: str = "")
     (place / "pins.txt").write_text("\n".join(pin for pin in pins if pin.split("==")[0] in names) + "\n")
     wheels = ["--only-binary", not_compiled] if not_compiled else []
     # not compiled: the few modules that are imported are, as they are
-    command = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "-q", "--no-compile", *wheels]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(place / "bin/python"),
+        "install",
+        "-q",
+        "--no-compile",
+        *wheels,
+    ]
     command += ["-c", str(place / "pins.txt"), *packages]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
