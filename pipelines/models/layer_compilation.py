@@ -7,8 +7,8 @@ whatever looks at a model from outside go on to work, and names of weights do no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -46,8 +46,24 @@ def is_compiled(module: nn.Module) -> bool:
     return whole or getattr(module, "_compiled_call_impl", None) is not None
 
 
-@contextmanager
-def as_written() -> Iterator[None]:
-    """Inside the `with` block what was compiled runs as it is written, hooks and all, and nothing is compiled."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
+class _Eager:
+    """Torch's stance is one of the whole process: the first thread that comes sets it, the last that leaves undoes it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._undo = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+            self._inside += 1
+
+    def __exit__(self, *failure: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._undo.close()
+
+
+as_written = _Eager()
+"""Inside `with as_written:` what was compiled runs as it is written, hooks and all, and nothing is compiled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -56,3 +57,27 @@ def test_equal_layers_are_compiled_once_and_compute_what_they_did(
         assert not can_be_cut(model, layer), "hooks that come later do not reach what was compiled"
         layer_compilation.as_before(model)
         assert can_be_cut(model, layer)
+
+
+def test_threads_that_leave_in_another_order_leave_compiling_as_it_was() -> None:
+    first, second = Event(), Event()
+
+    def other() -> None:
+        with layer_compilation.as_written:
+            first.set()
+            second.wait(10)
+
+    @torch.compile(backend=(counter := CompileCounter()))
+    def doubled(number: torch.Tensor) -> torch.Tensor:
+        return number * 2
+
+    thread = Thread(target=other)
+    with layer_compilation.as_written:
+        thread.start()
+        assert first.wait(10)
+    doubled(torch.zeros(2))
+    assert counter.frame_count == 0, "the other thread is inside"
+    second.set()
+    thread.join()
+    doubled(torch.zeros(2))
+    assert counter.frame_count == 1
