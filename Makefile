@@ -3,7 +3,6 @@ PYTHON ?= python3
 # A host without a GPU spares itself gigabytes: make demo PIP_TORCH="--index-url https://download.pytorch.org/whl/cpu"
 PIP_TORCH ?=
 BIN := .venv/bin
-WORKERS ?= 2
 # The tests start hundreds of processes: each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -24,7 +23,9 @@ check: .venv/ready
 	$(BIN)/mypy
 
 test: ONLY := -m "not long"
+test: WORKERS ?= 3
 test-long: ONLY := -m "long or hypothesis or wider"
+test-long: WORKERS ?= 2
 # The types are checked beside the tests, which wait for a disk, a server or a browser now and then.
 test test-long: .venv/ready
 	$(BIN)/ruff check .
