@@ -40,17 +40,24 @@ def cover(groups: Sequence[set[Any]]) -> set[int]:
 
 
 def covering(
-    cases: Iterable[Sequence[Any]], strength: int = 1, name: Callable[..., str] | None = None, drop: bool = False
+    cases: Iterable[Sequence[Any]],
+    strength: int = 1,
+    name: Callable[..., str] | None = None,
+    drop: bool = False,
+    ways: Callable[..., set[Any]] | None = None,
 ) -> list[Any]:
     """The cases as pytest parameters: those that bring values of `strength` axes together for the first time run
     always, the others with the long tests, or not at all where `drop` is set, for cases that one test takes one after another.
+    `ways` says of a case what is to be met in its place: the ways that it takes through the code.
 
     A new entry of a registry is in at once, and the choice depends on nothing but the list.
     """
     whole = [tuple(case) for case in cases]
     names = [name(*case) if name else "-".join(str(part) for part in case) for case in whole]
 
-    def groups(case: tuple[Any, ...]) -> set[tuple[tuple[int, str], ...]]:
+    def groups(case: tuple[Any, ...]) -> set[Any]:
+        if ways is not None:
+            return ways(*case)
         parts = [(axis, str(part)) for axis, part in enumerate(case)]
         return set(combinations(parts, min(strength, len(parts))))
 
@@ -59,4 +66,19 @@ def covering(
         pytest.param(*case, id=names[at], marks=() if at in chosen else pytest.mark.long)
         for at, case in enumerate(whole)
         if at in chosen or not drop
+    ]
+
+
+def by_turns(names: Iterable[Any], choices: Sequence[Any], name: Callable[[Any, Any], str] | None = None) -> list[Any]:
+    """Each name with one of the choices, another than the name before it, as pytest parameters; with the other choices in
+    the long tests."""
+    return [
+        pytest.param(
+            each,
+            choice,
+            id=name(each, choice) if name else f"{each}-{choice}",
+            marks=() if turn == at % len(choices) else pytest.mark.long,
+        )
+        for at, each in enumerate(names)
+        for turn, choice in enumerate(choices)
     ]

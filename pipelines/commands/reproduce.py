@@ -296,7 +296,7 @@ def environment(place: Path, versions: Mapping[str, str]) -> str:
         name: version.partition("+")[2] for name, version in versions.items() if name in wanted and "+" in version
     }
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    install += ["--no-compile"]  # four fifths of the time, for modules of which few are imported
+    install += ["--no-compile"]  # compiling takes most of the time, and few of the modules are imported
     # apart, since pip asks every index for every package, and again and again one that it does not reach
     labelled = [[*install, "--extra-index-url", f"{WHEELS}/{label}", wanted[name]] for name, label in labels.items()]
     plain = [each for name, each in wanted.items() if name not in labels]

@@ -7,8 +7,9 @@ whatever looks at a model from outside go on to work, and names of weights do no
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 GRAPHS_OF_A_LAYER = 4
 """Lengths, training and evaluation: compiled forms that one layer may have."""
+ONE_AT_A_TIME = RLock()
+"""Torch has one stance for the whole process: threads that restored it in another order would leave it changed."""
 
 
 def compile_layers(model: nn.Module, **settings: Any) -> int:
@@ -46,24 +49,8 @@ def is_compiled(module: nn.Module) -> bool:
     return whole or getattr(module, "_compiled_call_impl", None) is not None
 
 
-class _Eager:
-    """Torch's stance is one of the whole process: the first thread that comes sets it, the last that leaves undoes it."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._undo = threading.Lock(), 0, ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._undo.enter_context(torch.compiler.set_stance("force_eager"))
-            self._inside += 1
-
-    def __exit__(self, *failure: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._undo.close()
-
-
-as_written = _Eager()
-"""Inside `with as_written:` what was compiled runs as it is written, hooks and all, and nothing is compiled."""
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Inside the `with` block what was compiled runs as it is written, hooks and all, and nothing is compiled."""
+    with ONE_AT_A_TIME, torch.compiler.set_stance("force_eager"):
+        yield

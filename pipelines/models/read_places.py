@@ -407,7 +407,7 @@ def tried(bare: PreTrainedModel, device: torch.device) -> Iterator[None]:
     modes = {module: module.training for module in bare.modules()}
     bare.eval()
     try:
-        with as_written, torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with as_written(), torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
         for module, training in modes.items():

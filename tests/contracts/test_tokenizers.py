@@ -156,13 +156,13 @@ for name in TOKENIZERS:
 
 
 def test_the_same_texts_give_the_same_file_byte_for_byte_in_every_process(tmp_path: Path, repository: Path):
-    """Trained here, and in a process with another seed of hashes and one thread (of the library, and of numpy's)."""
+    """Trained here, and in a process with another seed of hashes and two threads (of the library, and of numpy's)."""
     code = TRAIN.format(folder=str(repository), texts=TEXTS, size=SIZE, out=str(tmp_path / "there"))
     environment = os.environ | {
-        "TOKENIZERS_PARALLELISM": "false",
+        "TOKENIZERS_PARALLELISM": "true",  # here it is off, and numpy has one thread in a worker
         "PYTHONHASHSEED": "1",
-        "RAYON_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
+        "RAYON_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "2",
     }
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     for name in TOKENIZERS:

@@ -36,9 +36,9 @@ CLASSIFIERS = [case for case in cases.CASES if case[2] == "sequences"]
 TURNS = [(tuner, FAMILIES[(at + turn) % 4], "sequences") for at, tuner in enumerate(TUNERS) for turn in range(4)]
 in_turn = marked([case for case in TURNS if case in cases.CASES])
 """Each tuner on one family, each on another."""
-counted = cases.chosen(
+counted = marked(
     [case for case in CLASSIFIERS if case[1] in FAMILIES and not cases.block(case[0]).stages],
-    lambda tuner, family, head: {(tuner, family.startswith("finery")), family},
+    ways=lambda tuner, family, head: {(tuner, family.startswith("finery")), family},
 )
 """Each tuner on a family of our own and on a foreign one; what builds on other stages is there only after them."""
 each_tuner = pytest.mark.parametrize("tuner", TUNERS)

@@ -6,7 +6,6 @@ Sizes: width D, inner width INNER of the feed-forward network (GPT-2's is 4 D), 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS
 from pipelines.models import opening
 from tests import tiny
-from tests.covering import cover
+from tests.covering import covering
 
 D, INNER, L, V, P = 32, 48, 2, 96, 48
 CLASSES = ("entailment", "neutral", "contradiction")
@@ -77,18 +76,6 @@ CASES = [
 """Where a tuner can serve, by the words of the architecture."""
 
 
-def chosen(some: list[tuple[str, str, str]], ways: Callable[..., set[Any]]) -> pytest.MarkDecorator:
-    """So many of the cases that each of their ways is gone once; the others with the long tests."""
-    quick = cover([ways(*case) for case in some])
-    return pytest.mark.parametrize(
-        ("tuner", "family", "head"),
-        [
-            pytest.param(*case, marks=() if at in quick else pytest.mark.long, id="-".join(case))
-            for at, case in enumerate(some)
-        ],
-    )
-
-
 def ways_of(tuner: str, family: str, head: str) -> set[Any]:
     """What decides how a tuner works: whose modules it meets, and whether the head was pretrained or is new."""
     build = "bert" if family == "distilbert" else FAMILIES[family][0]
@@ -96,7 +83,7 @@ def ways_of(tuner: str, family: str, head: str) -> set[Any]:
     return {(tuner, head in DECIDING), (family, head), *([(tuner, build)] if whole else [])}
 
 
-every_way = chosen(CASES, ways_of)
+every_way = pytest.mark.parametrize(("tuner", "family", "head"), covering(CASES, ways=ways_of))
 """Each tuner on each build of a model, and each family with each head."""
 
 

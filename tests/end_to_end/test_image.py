@@ -173,7 +173,7 @@ def services():
 @contextmanager
 def running(build, name, service, network=None, **variables):
     """A service of compose.yaml in a container of its own, by the image's own entry point; on a `network` with an address
-    of its own. Begun again when it fails, as compose does: Ray gives a node 30 s to start, which busy cores may not."""
+    of its own. On one, what fails is begun again, as compose does: Ray gives a node 30 s to start, and busy cores may not."""
     own = build("from", "localhost/finery")
     words = [*([] if network is None else network.within(name)), *map(str, build.words)]
     environment = {key: value for key, value in service.get("environment", {}).items() if "$" not in str(value)}
@@ -181,9 +181,10 @@ def running(build, name, service, network=None, **variables):
     words += ["--volume", f"{build.folder}/compose:/data"]
     for key, value in {**environment, **variables}.items():
         words += ["--env", f"{key}={value}"]
-    assert service["restart"] == "unless-stopped"
-    again = 'trap "stopped=yes" TERM; until "$@" || [ "$stopped" ]; do sleep 1; done'
-    words = ["sh", "-c", again, "sh", *words, own, "tini", "-s", "--", "entrypoint", *service["command"]]
+    words += [own, "tini", "-s", "--", "entrypoint", *service["command"]]
+    if network is not None:
+        assert service["restart"] == "unless-stopped"
+        words = ["sh", "-c", 'trap "stopped=yes" TERM; until "$@" || [ "$stopped" ]; do sleep 1; done', "sh", *words]
     with open(build.folder / f"{name}.log", "wb") as log:
         process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -163,13 +163,10 @@ WORDED = ("learned", "modern", "relative")
 
 @pytest.mark.parametrize(
     ("family", "design", "tied"),
-    covering((*case, tied) for case in DESIGNED if case[1] in WORDED for tied in (True, False))
-    + [
-        pytest.param(*case, tied, marks=pytest.mark.long)
-        for case in DESIGNED
-        if case[1] not in WORDED
-        for tied in (True, False)
-    ],
+    covering(
+        ((*case, tied) for case in DESIGNED for tied in (True, False)),
+        ways=lambda family, design, tied: {family, design, tied} if design in WORDED else set(),
+    ),
 )
 @torch.no_grad()
 def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design, tied, tmp_path):
@@ -190,8 +187,7 @@ def test_a_resized_vocabulary_keeps_the_old_words_and_is_saved_so(family, design
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    covering(case for case in HEADED if case[1] in SPREAD)
-    + [pytest.param(*case, marks=pytest.mark.long) for case in HEADED if case[1] not in SPREAD],
+    covering(HEADED, ways=lambda family, head: {family, head} if head in SPREAD else set()),
 )
 @torch.no_grad()
 def test_it_can_be_spread_over_devices(family, head, tmp_path):

@@ -22,11 +22,7 @@ MEMORIES = ("learned", "modern", "alibi", "relative", "linear", "window")
 """Designs that differ in what is kept of a text, and in how places are counted in it."""
 each_memory = pytest.mark.parametrize(
     ("family", "design"),
-    [
-        pytest.param(*case.values, id=case.id, marks=() if case.values[1] in MEMORIES else pytest.mark.long)
-        for case in covering(WRITERS, drop=True)
-    ]
-    + [case for case in covering(WRITERS) if case.marks],
+    covering(WRITERS, ways=lambda family, design: {family, design} if design in MEMORIES else set()),
 )
 
 

@@ -39,7 +39,7 @@ from pipelines.architectures.modeling_finery import (
     shifted_right,
 )
 from pipelines.architectures.positions import alibi_slopes, rotation_at, sinusoidal_table
-from tests.covering import some
+from tests.covering import by_turns, some
 
 from .references import BERT_NAMES, renamed
 
@@ -435,16 +435,13 @@ def tokens(rows: int = 1) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("position", "pattern", "implementation"),
-    [
-        pytest.param(*case, kernel, id="-".join((*case, kernel)), marks=() if (at + turn) % 2 else pytest.mark.long)
-        for at, case in enumerate(CACHED)
-        for turn, kernel in enumerate(("eager", "sdpa"))
-    ],
+    ("case", "implementation"),
+    by_turns(CACHED, ("sdpa", "eager"), lambda case, implementation: "-".join((*case, implementation))),
 )
 @torch.no_grad()
-def test_a_cache_changes_nothing_but_the_cost(tiny, position, pattern, implementation):
+def test_a_cache_changes_nothing_but_the_cost(tiny, case, implementation):
     """One token, four together, then one at a time; the second text has two tokens of padding on the left."""
+    position, pattern = case
     fields = {"position": position, "num_key_value_heads": 2, **PATTERNS[pattern]}
     model = built(FineryForCausalLM, tiny(family="decoder", **fields, attn_implementation=implementation))
     ids, mask = tokens(2), torch.ones(2, LENGTH, dtype=torch.long)

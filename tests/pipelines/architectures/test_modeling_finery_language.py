@@ -304,7 +304,9 @@ def slow_mask_predict(model, source, iterations, length_beam, excluded=()):
     return max(answers, key=lambda answer: answer[0])[1]
 
 
-@pytest.mark.parametrize(("iterations", "length_beam"), [(1, 1), (4, 1), (4, 3), (10, 2)])
+@pytest.mark.parametrize(
+    ("iterations", "length_beam"), [(1, 1), (4, 1), (4, 3), (10, 2), pytest.param(10, 5, marks=pytest.mark.long)]
+)
 def test_each_text_gets_the_answer_of_the_slow_algorithm(tiny, iterations, length_beam):
     model = model_of(tiny)
     sources = [torch.randint(5, 30, (1, length)) for length in (9, 5, 7)]

@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from tests.covering import by_turns
+
 from .references import REFERENCES, VOCAB
 from .test_parity_with_references import stirred, with_weights_of
 
@@ -14,14 +16,7 @@ UNPADDED = ("gpt",)
 """GPT has no cache in transformers and counts the places of padding."""
 
 
-@pytest.mark.parametrize(
-    ("name", "num_beams"),
-    [
-        pytest.param(name, beams, id=f"{beams}-{name}", marks=() if (at + turn) % 2 else pytest.mark.long)
-        for at, name in enumerate(WRITERS)
-        for turn, beams in enumerate((3, 1))
-    ],
-)
+@pytest.mark.parametrize(("name", "num_beams"), by_turns(WRITERS, (1, 3)))
 @torch.no_grad()
 def test_it_writes_what_the_reference_writes(name: str, num_beams: int) -> None:
     reference = REFERENCES[name]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import pipelines.architectures as finery
+from tests.covering import by_turns
 
 from .references import REFERENCES, SHAPE, VOCAB, Reference, Weights
 
@@ -86,20 +87,10 @@ def surprise(scores: dict[str, Tensor]) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize(
-    ("reference", "kernel"),
-    [
-        pytest.param(
-            reference,
-            kernel,
-            id=f"{kernel}-{name}",
-            marks=() if (at + turn) % 2 else pytest.mark.long,  # that both kernels agree is tested in every design
-        )
-        for at, (name, reference) in enumerate(REFERENCES.items())
-        for turn, kernel in enumerate(("eager", "sdpa"))
-    ],
-)
-def test_outputs_and_gradients_are_those_of_the_reference(reference: Reference, kernel: str) -> None:
+@pytest.mark.parametrize(("name", "kernel"), by_turns(REFERENCES, ("sdpa", "eager")))
+def test_outputs_and_gradients_are_those_of_the_reference(name: str, kernel: str) -> None:
+    """That both kernels agree is tested in every design."""
+    reference = REFERENCES[name]
     torch.manual_seed(0)
     theirs = stirred(reference.build())
     ours = with_weights_of(theirs, reference, kernel)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-import tempfile
 import threading
 import time
-from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from pipelines.core.errors import CommandError
 from pipelines.data import chat_prompts
 from pipelines.data.chat_prompts import LONGEST, OverLimit, bounded_end_of_turn, limited, prompt_text
 from tests import tiny
+from tests.end_to_end.forked import fork
 
-MESSAGES = [{"role": "user", "content": "hello"}]
 PLAIN = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 )
@@ -56,21 +55,17 @@ def test_a_template_without_an_end_is_stopped(template: str) -> None:
     ],
     ids=["power", "comparison"],
 )
-def test_a_template_that_no_signal_interrupts_ends_with_its_process(template: str) -> None:
-    tokenizer = tiny.tokenizer()
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()  # the template asks for nothing that another thread could hold
-        if child == 0:
-            chat_prompts.GRACE = 0.2
-            chat_prompts.STDERR = said.fileno()
-            tokenizer.chat_template = template
-            with suppress(BaseException):
-                prompt_text(tokenizer, MESSAGES, seconds=0.1)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        said.seek(0)
-        assert os.waitstatus_to_exitcode(status) == 1
-        assert b"Timeout (" in said.read()
+def test_a_template_that_no_signal_interrupts_ends_with_its_process(template: str, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    assert fork(asked_impatiently, template, str(said)) == 1
+    assert "Timeout (" in said.read_text()
+
+
+def asked_impatiently(template: str, said: str) -> None:
+    """In a forked process, whose errors go to the file `said`."""
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), chat_prompts.STDERR)
+    chat_prompts.GRACE = 0.2
+    asked(template, seconds=0.1)
 
 
 @pytest.mark.parametrize(

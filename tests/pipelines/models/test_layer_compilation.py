@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event, Thread
 from typing import Any
 
@@ -59,25 +60,25 @@ def test_equal_layers_are_compiled_once_and_compute_what_they_did(
         assert can_be_cut(model, layer)
 
 
-def test_threads_that_leave_in_another_order_leave_compiling_as_it_was() -> None:
-    first, second = Event(), Event()
-
-    def other() -> None:
-        with layer_compilation.as_written:
-            first.set()
-            second.wait(10)
-
+def test_threads_that_run_models_as_written_leave_compiling_as_it_was() -> None:
     @torch.compile(backend=(counter := CompileCounter()))
     def doubled(number: torch.Tensor) -> torch.Tensor:
         return number * 2
 
+    came = Event()
+
+    def other() -> None:
+        came.set()
+        with layer_compilation.as_written():
+            time.sleep(0.3)  # longer than this one is inside, where both could be
+
     thread = Thread(target=other)
-    with layer_compilation.as_written:
+    with layer_compilation.as_written():
         thread.start()
-        assert first.wait(10)
-    doubled(torch.zeros(2))
-    assert counter.frame_count == 0, "the other thread is inside"
-    second.set()
+        assert came.wait(10)
+        time.sleep(0.1)
+        doubled(torch.zeros(2))
+        assert counter.frame_count == 0
     thread.join()
     doubled(torch.zeros(2))
     assert counter.frame_count == 1

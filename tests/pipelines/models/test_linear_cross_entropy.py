@@ -19,6 +19,7 @@ from pipelines.objectives.losses import token_loss
 from pipelines.trainers.actor_critic import ActorCritic
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.covering import by_turns
 
 TOKENS, VOCABULARY, DIM = 23, 37, 8
 CAUSAL, SEQ2SEQ = Head("causal_lm"), Head("seq2seq_lm")
@@ -157,17 +158,7 @@ def labels_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "lora"),
-    [
-        pytest.param(
-            name,
-            lora,
-            id=f"{name}-{'lora' if lora else 'all'}",
-            marks=() if lora == bool(at % 2) else pytest.mark.long,
-        )
-        for at, name in enumerate(MODELS)
-        for lora in (False, True)
-    ],
+    ("name", "lora"), by_turns(MODELS, (False, True), lambda name, lora: f"{name}-{'lora' if lora else 'all'}")
 )
 def test_the_loss_and_the_gradients_of_a_model_are_those_of_its_logits(name, lora):
     model = built(name)

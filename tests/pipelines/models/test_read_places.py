@@ -21,7 +21,7 @@ from pipelines.tasks.preference.training import pair_loss
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
-from tests.covering import cover, covering
+from tests.covering import covering
 
 DECODER: dict[str, Any] = {"family": "decoder"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -115,17 +115,13 @@ def assert_same_learning(model: Any, loss: Any, monkeypatch: pytest.MonkeyPatch)
 # -- heads that decide about a text ------------------------------------------------------------------------------------
 
 
-CLASSIFIERS = list(product(MODELS, TUNERS, ("right", "left")))
-QUICK = cover([{(name, padding), (PLACE[name], tuner, padding)} for name, tuner, padding in CLASSIFIERS])
-"""Each model with each side of padding, and each rule for the place with each tuner."""
+def ways_of(name, tuner, padding):
+    """Each model with each side of padding, and each rule for the place with each tuner."""
+    return {(name, padding), (PLACE[name], tuner, padding)}
 
 
 @pytest.mark.parametrize(
-    ("name", "tuner", "padding"),
-    [
-        pytest.param(*case, marks=() if at in QUICK else pytest.mark.long, id="-".join(case))
-        for at, case in enumerate(CLASSIFIERS)
-    ],
+    ("name", "tuner", "padding"), covering(product(MODELS, TUNERS, ("right", "left")), ways=ways_of)
 )
 def test_a_classifier_learns_from_one_place_what_it_learns_from_the_whole_layer(name, tuner, padding, monkeypatch):
     model, given = built(name, tuner=TUNERS[tuner]), batch(padding)

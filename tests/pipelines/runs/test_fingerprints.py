@@ -120,7 +120,8 @@ print(json.dumps(unseen))
 
 @pytest.mark.wider
 def test_a_change_of_any_module_of_a_stages_code_changes_its_fingerprint(tmp_path: Path, repository: Path) -> None:
-    """In a scratch copy; of every third module in a usual run. That every module which a stage executes is among them: tests/end_to_end/test_smoke.py."""
+    """In a scratch copy; of every third module in a usual run. That every module which a stage executes is among them:
+    tests/end_to_end/test_smoke.py."""
     for folder in ("pipelines", "configs"):
         shutil.copytree(repository / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     recipes = [str(repository / "configs" / "smoke" / f"{name}.yaml") for name in ("ppo", "feedback", "text-to-text")]

@@ -9,7 +9,7 @@ from pipelines.core.load import load, load_study
 from pipelines.runs.planning.plan import plan
 from pipelines.studies.budget import measured_seconds
 from pipelines.studies.study import run_study
-from tests.pipelines.studies.written_runs import PretendWorkers, drawn_once, survey  # noqa: F401
+from tests.pipelines.studies.written_runs import PretendWorkers
 
 pytestmark = pytest.mark.usefixtures("survey")
 RECIPE = """\

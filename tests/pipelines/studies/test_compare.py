@@ -4,7 +4,7 @@ import pytest
 from pipelines.core.errors import CommandError
 from pipelines.core.load import loads
 from pipelines.studies.compare import compare
-from tests.pipelines.studies.written_runs import drawn_once, finish, right  # noqa: F401
+from tests.pipelines.studies.written_runs import finish, right
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

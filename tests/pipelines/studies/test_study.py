@@ -11,7 +11,7 @@ from pipelines.core.files import lock, read_json
 from pipelines.core.load import load_study
 from pipelines.studies.study import run_study
 from pipelines.studies.workers import RunEnd
-from tests.pipelines.studies.written_runs import RECIPE, PretendWorkers, drawn_once, right, survey  # noqa: F401
+from tests.pipelines.studies.written_runs import RECIPE, PretendWorkers, right
 
 pytestmark = pytest.mark.usefixtures("survey")
 RATES = {"full": {2e-5: 0.6, 5e-5: 0.8, 1e-4: 0.7}, "lora": {1e-4: 0.5, 1e-3: 0.6, 1e-2: 0.9}}

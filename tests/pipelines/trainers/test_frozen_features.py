@@ -433,9 +433,10 @@ def test_a_stop_resumes_to_the_bit_and_rows_set_aside_are_scored(context: Callab
 def test_batches_made_elsewhere_and_layers_computed_twice_follow_the_phase(
     more: dict[str, Any], context: Callable[..., Context]
 ):
-    plain, _ = fitted(context("plain"), False, tuner=GRADUAL, arguments={"num_train_epochs": 3})
-    once, _ = fitted(context("once"), True, tuner=GRADUAL, arguments={"num_train_epochs": 3} | more)
-    assert len(kept(context("once"))) == (0 if "dataloader_persistent_workers" in more else 2)
+    plain, _ = fitted(context("plain"), False, tuner=GRADUAL, **WAKING)
+    words = WAKING | {"arguments": WAKING["arguments"] | more}
+    once, _ = fitted(context("once"), True, tuner=GRADUAL, **words)
+    assert len(kept(context("once"))) == (0 if "dataloader_persistent_workers" in more else 3)
     close(once, plain)
 
 

@@ -228,8 +228,7 @@ def test_a_step_moves_the_body_by_the_sum_of_what_each_task_would_move_it_alone(
 
 def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., Any], prepared: Callable[..., Context]):
     context = prepared()
-    arguments = ARGUMENTS.replace("num_train_epochs: 2", "num_train_epochs: 1")
-    stage(arguments + ", eval_strategy: epoch, save_strategy: epoch, load_best_model_at_end: true}").run(context)
+    stage(ARGUMENTS + ", eval_strategy: epoch, save_strategy: epoch, load_best_model_at_end: true}").run(context)
     metrics = json.loads((context.folder / "metrics.json").read_text())
     firsts = [metrics["eval_mood_accuracy"], metrics["eval_size_pearson"], metrics["eval_pair_accuracy"]]
     assert metrics["eval_mean"] == pytest.approx(sum(firsts) / 3)

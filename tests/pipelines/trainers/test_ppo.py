@@ -240,7 +240,7 @@ def test_a_disabled_adapter_is_the_reference_that_a_copy_would_be(
     assert all(torch.allclose(value, theirs[name], atol=1e-5) for name, value in ours.items())
 
 
-@pytest.mark.parametrize("micro", [2, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("micro", [2, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 4))])
 def test_an_iteration_does_not_depend_on_how_it_is_split(
     micro: int, stage: Callable[..., Any], prepared: Callable[..., Context], events: Any
 ):

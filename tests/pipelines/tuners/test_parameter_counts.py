@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from tests.contracts import tuner_cases as cases
 from tests.contracts.tuner_cases import INNER, D, L, P, V, bases
+from tests.covering import covering
 
 __all__ = ["bases"]
 
@@ -111,7 +114,7 @@ def bottleneck(tuner: Any) -> int:
     return D * size + size + size * D + D
 
 
-@cases.chosen(CASES, cases.ways_of)
+@pytest.mark.parametrize(("tuner", "family", "head"), covering(CASES, ways=cases.ways_of))
 def test_what_learns_is_what_the_formula_counts(tuner: str, family: str, head: str, bases: cases.Bases) -> None:
     block, model = bases.tuned(tuner, family, head)
     expected = FORMULAS[tuner](block, shape_of(family, head), new_weights(family, head), language_head(family, head))

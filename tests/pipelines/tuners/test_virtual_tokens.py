@@ -17,7 +17,7 @@ from pipelines.core.interfaces import Head
 from pipelines.tuners import virtual_tokens
 from pipelines.tuners.virtual_tokens import CONFIGS, FILE, VirtualTokensModel, needs_module
 from tests import strangers, tiny
-from tests.covering import cover
+from tests.covering import covering
 
 TOKENS = 5
 METHODS = tuple(CONFIGS)
@@ -74,18 +74,16 @@ def gradients(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 HEARD = [(*case, method) for at, case in enumerate(CASES) for method in METHODS[at % 3 :] + METHODS[: at % 3]]
-QUICK = cover(
-    [{(family, str(words), method == "PREFIX_TUNING"), (head.kind, method)} for family, head, words, method in HEARD]
-)
-"""Each model inside its attention and before its text, and each head with each method."""
+
+
+def heard(family: str, head: Head, words: dict[str, Any], method: str) -> set[Any]:
+    """Each model inside its attention and before its text, and each head with each method."""
+    return {(family, str(words), method == "PREFIX_TUNING"), (head.kind, method)}
 
 
 @pytest.mark.parametrize(
     ("family", "head", "words", "method"),
-    [
-        pytest.param(*case, marks=() if at in QUICK else pytest.mark.long, id=f"{case[0]}-{case[1].kind}-{case[3]}")
-        for at, case in enumerate(HEARD)
-    ],
+    covering(HEARD, name=lambda family, head, words, method: f"{family}-{head.kind}-{method}", ways=heard),
 )
 def test_every_head_hears_the_virtual_tokens_and_sees_none(
     family: str, head: Head, words: dict[str, Any], method: str
@@ -180,18 +178,12 @@ def test_a_prefix_inside_attention_is_softmax_over_prefix_and_text(family: str) 
     torch.testing.assert_close(attended, expected.transpose(1, 2))
 
 
-WRITERS = list(product([*DECODERS, *(f"{name} pairs" for name in TRANSLATORS)], [1, 2], METHODS))
-FEW = cover(
-    [{(family, method == "PREFIX_TUNING"), (beams, method), (family, beams)} for family, beams, method in WRITERS]
-)
-
-
 @pytest.mark.parametrize(
     ("family", "beams", "method"),
-    [
-        pytest.param(*case, marks=() if at in FEW else pytest.mark.long, id="-".join(map(str, case)))
-        for at, case in enumerate(WRITERS)
-    ],
+    covering(
+        product([*DECODERS, *(f"{name} pairs" for name in TRANSLATORS)], [1, 2], METHODS),
+        ways=lambda family, beams, method: {(family, method == "PREFIX_TUNING"), (beams, method), (family, beams)},
+    ),
 )
 def test_what_is_generated_is_what_full_passes_say(family: str, beams: int, method: str) -> None:
     family, _, pairs = family.partition(" ")

@@ -19,7 +19,7 @@ from pipelines.runs.planning.model_size import PLAIN_HEADS, ForeignShape, OwnSha
 from pipelines.runs.planning.training_memory import Step, memory
 from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.tuners.lora import LoRA
-from tests.covering import covering
+from tests.covering import by_turns, covering
 
 SIZES = {
     "vocab_size": 400,
@@ -95,16 +95,10 @@ def bytes_kept(model, loss) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-def by_turns(names, ids=("False", "True")):
-    """Each name with one of two choices, alternately; with the other one in the long tests."""
-    return [
-        pytest.param(name, bool(choice), id=f"{name}-{ids[choice]}", marks=() if choice == at % 2 else pytest.mark.long)
-        for at, name in enumerate(names)
-        for choice in range(2)
-    ]
-
-
-@pytest.mark.parametrize(("design", "mixed"), by_turns(DESIGNS, ("float32", "bf16")))
+@pytest.mark.parametrize(
+    ("design", "mixed"),
+    by_turns(DESIGNS, (False, True), lambda design, mixed: f"{design}-{'bf16' if mixed else 'float32'}"),
+)
 def test_activations_are_what_autograd_keeps(design, mixed):
     words = DESIGNS[design]
     family = words.get("family", "encoder")
@@ -191,9 +185,9 @@ def test_the_peak_of_many_logits_is_that_of_counted_allocations(mixed):
     words = {"family": "decoder", "norm_position": "pre", "vocab_size": 60_000}
     head = PLAIN_HEADS["decoder"]
     model = build(words, head)
-    batch, asked = inputs("decoder", 4, 64, 0)
+    batch, asked = inputs("decoder", 8, 128, 0)
     measured = peak_of_a_step(model, lambda: token_loss(model, batch)[0] / 100, mixed)
-    step = Step(batch=4, length=64, target=0, predicted=asked, mixed=mixed)
+    step = Step(batch=8, length=128, target=0, predicted=asked, mixed=mixed)
     assert memory({**SIZES, **words}, head.kind, 2, step).peak == pytest.approx(measured, rel=0.15)
 
 
@@ -219,7 +213,9 @@ def test_the_peak_of_a_decision_is_that_of_counted_allocations(family, mixed, pa
     assert predicted.peak == pytest.approx(peak_of_a_step(model, loss, mixed), rel=0.15)
 
 
-@pytest.mark.parametrize(("design", "whole"), by_turns(["bert", "rotary-sandwich", "gpt", "llama", "t5"]))
+@pytest.mark.parametrize(
+    ("design", "whole"), by_turns(["bert", "rotary-sandwich", "gpt", "llama", "t5"], (False, True))
+)
 def test_a_decision_keeps_of_its_last_layer_what_is_counted(design, whole):
     head = Head("sequence_classification", ("a", "b", "c"))
     model = build(DESIGNS[design], head)
