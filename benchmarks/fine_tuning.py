@@ -3,8 +3,8 @@
 Both train the same BERT shape from the same random weights on the same rows, with the same batch, learning rate, weight
 decay, precision (bf16 where the processor computes it), dropout, lengths and optimizer. The peer is not the Trainer's
 default but what an expert sets: rows tokenised once, padded to the longest of their batch, grouped by length, fused
-AdamW, eager attention on a CPU (faster there than sdpa), no column or device work in the loop. Each side runs twice a round, with few and with more steps; the difference
-over the steps between is the time of a step, without start-up and saving. The sides take turns, and the medians of the
+AdamW, eager attention on a CPU (faster there than sdpa), no column or device work in the loop. `--compile` sets `torch_compile` on both sides. The time of a step
+is that between the logs of two steps, without start-up and saving. The sides take turns, and the medians of the
 rounds are compared. A ratio above 1 means that Finery is faster. Both mean losses are printed: the order of rows and the
 numbers of dropout differ, so that they are near each other and not equal.
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rows import Row, report
+from step_times import a_step, callback, of_run
 
 SHAPES: dict[str, dict[str, int]] = {
     "mini": {
@@ -48,7 +49,7 @@ class Taken(NamedTuple):
     """What one training took."""
 
     seconds: float
-    """Of the steps, as the trainer says."""
+    """Of a step."""
     loss: float
     """Mean of all steps."""
 
@@ -77,7 +78,7 @@ def prepare(folder: Path, task: str, shape: str) -> None:
     (folder / "rows.jsonl").write_text("\n".join(lines))
 
 
-def peer(folder: Path, steps: int, bf16: bool) -> None:
+def peer(folder: Path, steps: tuple[int, int], bf16: bool, compiled: bool) -> None:
     """The best-configured Trainer, in a process of its own; prints what it took."""
     import torch
     from transformers import (
@@ -98,29 +99,32 @@ def peer(folder: Path, steps: int, bf16: bool) -> None:
     pairs = None if rows[0]["pair"] is None else [row["pair"] for row in rows]
     encoded = tokenizer([row["text"] for row in rows], pairs, truncation=True, max_length=LENGTH)
     examples = [{**{key: encoded[key][at] for key in encoded}, "labels": row["label"]} for at, row in enumerate(rows)]
+    times: dict[int, float] = {}
     trainer = Trainer(
         model,
         TrainingArguments(
             str(folder / "peer"),
-            max_steps=steps,
+            max_steps=steps[1],
             per_device_train_batch_size=BATCH,
             learning_rate=RATE,
             weight_decay=DECAY,
             optim="adamw_torch_fused",
             train_sampling_strategy="group_by_length",
             bf16=bf16,
+            torch_compile=compiled,
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             report_to="none",
-            logging_steps=steps,
+            logging_steps=steps[0],
             disable_tqdm=True,
             remove_unused_columns=False,
         ),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=examples,
+        callbacks=[callback(times)],
     )
     ended = trainer.train()
-    print(json.dumps({"seconds": ended.metrics["train_runtime"], "loss": ended.training_loss}))
+    print(json.dumps({"seconds": a_step(times, *steps), "loss": ended.training_loss}))
 
 
 def run(command: list[str], folder: Path, home: Path) -> str:
@@ -137,14 +141,15 @@ def run(command: list[str], folder: Path, home: Path) -> str:
     return done.stdout
 
 
-def theirs(folder: Path, steps: int, bf16: bool) -> Taken:
-    words = ["--peer", str(folder), str(steps), *(["--bf16"] if bf16 else [])]
+def theirs(folder: Path, steps: tuple[int, int], bf16: bool, compiled: bool) -> Taken:
+    words = ["--peer", str(folder), "--steps", *map(str, steps)]
+    words += [*(["--bf16"] if bf16 else []), *(["--compile"] if compiled else [])]
     said = run([sys.executable, str(Path(__file__).resolve()), *words], folder, folder)
     return Taken(**json.loads(said.strip().split("\n")[-1]))
 
 
-def ours(folder: Path, steps: int, bf16: bool, task: str) -> Taken:
-    name = f"ours-{steps}-{time.time_ns()}"
+def ours(folder: Path, steps: tuple[int, int], bf16: bool, compiled: bool, task: str) -> Taken:
+    name = f"ours-{time.time_ns()}"
     recipe: dict[str, Any] = {
         "name": name,
         "model": {"checkpoint": str(folder / "model")},
@@ -155,12 +160,13 @@ def ours(folder: Path, steps: int, bf16: bool, task: str) -> Taken:
                 "task": task,
                 "max_length": LENGTH,
                 "arguments": {
-                    "max_steps": steps,
+                    "max_steps": steps[1],
                     "per_device_train_batch_size": BATCH,
                     "learning_rate": RATE,
                     "weight_decay": DECAY,
                     "save_strategy": "no",
-                    "logging_steps": steps,
+                    "torch_compile": compiled,
+                    "logging_steps": steps[0],
                 },
             }
         ],
@@ -170,7 +176,7 @@ def ours(folder: Path, steps: int, bf16: bool, task: str) -> Taken:
     with tempfile.TemporaryDirectory() as home:
         run([sys.executable, "-m", "pipelines", "run", str(path)], folder, Path(home))
         metrics = json.loads(next((folder / "runs" / name / "stages").glob("*/metrics.json")).read_text())
-    return Taken(metrics["train_runtime"], metrics["train_loss"])
+    return Taken(a_step(of_run(folder / "runs" / name), *steps), metrics["train_loss"])
 
 
 def main() -> None:
@@ -179,13 +185,14 @@ def main() -> None:
     parser.add_argument("--task", default="glue/sst2")
     parser.add_argument("--shape", choices=SHAPES, default="mini")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, nargs=2, default=(40, 240))
+    parser.add_argument("--steps", type=int, nargs=2, default=(40, 240), help="few and many; many is a multiple of few")
     parser.add_argument("--fp32", action="store_true")
-    parser.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help="by torch.compile, on both sides")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--bf16", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        peer(Path(given.peer[0]), int(given.peer[1]), given.bf16)
+        peer(Path(given.peer), given.steps, given.bf16, given.compile)
         return
     import torch
     import transformers
@@ -197,21 +204,21 @@ def main() -> None:
         folder = Path(place)
         prepare(folder, given.task, given.shape)
         sides = {
-            "Trainer": lambda steps: theirs(folder, steps, not given.fp32),
-            "finery": lambda steps: ours(folder, steps, not given.fp32, given.task),
+            "Trainer": lambda: theirs(folder, given.steps, not given.fp32, given.compile),
+            "finery": lambda: ours(folder, given.steps, not given.fp32, given.compile, given.task),
         }
         for _ in range(given.rounds):
             for name, side in sides.items():
-                short, long = side(few), side(many)
-                taken[name].append((long.seconds - short.seconds) / (many - few))
-                losses[name] = long.loss
-                print(f"{name}: {taken[name][-1] * 1000:.1f} ms a step, loss {long.loss:.4f}", file=sys.stderr)
+                done = side()
+                taken[name].append(done.seconds)
+                losses[name] = done.loss
+                print(f"{name}: {taken[name][-1] * 1000:.1f} ms a step, loss {losses[name]:.4f}", file=sys.stderr)
     medians = {name: statistics.median(each) for name, each in taken.items()}
     for name, each in medians.items():
         print(f"{name:10} {each * 1000:8.1f} ms a step, mean loss of {many} steps {losses[name]:.4f}")
     report(
         Row(
-            f"fine-tune {given.task}, {given.shape}",
+            f"fine-tune {given.task}, {given.shape}" + (", compiled" if given.compile else ""),
             "best-configured Trainer",
             medians["Trainer"] * 1000,
             medians["finery"] * 1000,
@@ -223,7 +230,7 @@ def main() -> None:
     print(
         f"{given.task}, {given.shape}, batch {BATCH}, {'fp32' if given.fp32 else 'bf16'}, vocabulary {VOCABULARY:,}, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, {given.rounds} "
-        f"rounds of {few} and {many} steps"
+        f"rounds, steps {few} to {many}"
     )
 
 

@@ -2,11 +2,11 @@
 
 It needs torch with CUDA and Finery, installed from this repository: no network. Text is Python's own
 documentation, models begin from random weights. Fine-tuning and evaluation read a mirror of GLUE and RACE where
-FINERY_DATA names one (the folders glue/ and race/ of it are enough); without one they are named as not measured. What
+FINERY_DATA names one (the folders alpaca_eval_preferences/, glue/, race/ and tokenizers/ of it are enough); without one they are named as not measured. What
 is left when the minutes are over is named too. The table goes to performance-gpu.md beside docs/performance.md, the
 rows as JSON lines to `--rows`, and both are written after every program, so that a call that is cut off leaves what it measured.
 
-    python benchmarks/gpu.py [--minutes 9.5] [--page PATH] [--rows PATH] [--only NAME …]
+    python benchmarks/gpu.py [--minutes 9.5] [--page PATH] [--rows PATH] [--trl ENV/bin/python] [--only NAME …]
 """
 
 from __future__ import annotations
@@ -24,27 +24,34 @@ from pathlib import Path
 from performance import HERE, PAGE, page
 from rows import ROWS, Row
 
+STEPS = [
+    *("pretraining.py", "--shape", "base", "--step-only", "--optimizer", "adamw_torch_fused"),
+    *("--rates", "1e-4", "--rate", "1e-4"),
+]
 PROGRAMS: dict[str, list[str]] = {
+    "causal-lm": [*STEPS, "--objective", "causal_lm", "--steps", "20", "80"],
+    "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "1", "--steps", "50", "250"],
+    "fine-tuning-mini": ["fine_tuning.py", "--rounds", "1", "--steps", "100", "500"],
+    "dpo": ["dpo_step.py", "--gpu", "--rounds", "1", "--steps", "20", "220"],
+    "ppo": ["ppo_step.py", "--gpu", "--rounds", "1", "--steps", "8"],
+    "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
+    "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "20", "80"],
+    "causal-lm-compiled": [*STEPS, "--objective", "causal_lm", "--steps", "20", "80", "--compile"],
+    "masked-lm-compiled": [*STEPS, "--objective", "masked_lm", "--steps", "20", "80", "--compile"],
+    "fine-tuning-minilm-compiled": [
+        *("fine_tuning.py", "--shape", "minilm", "--rounds", "1", "--steps", "100", "500", "--compile"),
+    ],
     "vocabulary": ["vocabulary_kernels.py"],
-    "causal-lm": [
-        *("pretraining.py", "--objective", "causal_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
-        *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),
-    ],
-    "masked-lm": [
-        *("pretraining.py", "--objective", "masked_lm", "--shape", "base", "--step-only", "--steps", "20", "150"),
-        *("--optimizer", "adamw_torch_fused", "--rates", "1e-4", "--rate", "1e-4"),
-    ],
     "packed-documents": [
         *("packed_documents.py", "--shape", "base", "--block", "1024", "--batch", "8", "--mean", "300"),
         *("--precision", "bf16", "--rounds", "30"),
     ],
-    "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "3", "--steps", "50", "300"],
-    "fine-tuning-mrpc": ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "3", "--steps", "50", "200"],
-    "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
+    "fine-tuning-mrpc": ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "1", "--steps", "100", "300"],
 }
 """In the order of what is wanted first."""
-DATA = ("fine-tuning-minilm", "fine-tuning-mrpc", "evaluation")
+READS_DATA = ("fine_tuning.py", "dpo_step.py", "evaluation.py")
 """Programs that read a mirror."""
+PPO = "ppo_step.py"
 
 
 def measured(words: list[str], seconds: float) -> list[Row] | str:
@@ -57,6 +64,7 @@ def measured(words: list[str], seconds: float) -> list[Row] | str:
             done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:
             return "the time was over before it ended"
+        print(done.stderr, file=sys.stderr, flush=True)
         if done.returncode:
             said = done.stderr.strip().splitlines()
             return f"failed: {said[-1] if said else done.returncode}"
@@ -68,6 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9.5)
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--trl", help="the Python of an environment with TRL 1.12.0")
     parser.add_argument("--page", type=Path, default=PAGE.with_name("performance-gpu.md"))
     parser.add_argument("--rows", type=Path)
     given = parser.parse_args()
@@ -80,8 +89,12 @@ def main() -> int:
     found: dict[str, tuple[str, list[Row] | str]] = {}
     for name in given.only:
         words, left = PROGRAMS[name], end - time.monotonic()
-        if name in DATA and not os.environ.get("FINERY_DATA"):
-            rows: list[Row] | str = "needs a mirror of the data, which FINERY_DATA names"
+        if words[0] == PPO and given.trl:
+            words = [*words, "--peer", given.trl]
+        if words[0] == PPO and not given.trl:
+            rows: list[Row] | str = "needs --trl with the Python of an environment that has TRL 1.12.0"
+        elif words[0] in READS_DATA and not os.environ.get("FINERY_DATA"):
+            rows = "needs a mirror of the data, which FINERY_DATA names"
         else:
             rows = measured(words, left) if left > 30 else "no time was left"
         found[name] = f"python benchmarks/{' '.join(words)}", rows

@@ -149,7 +149,8 @@ def main() -> None:
     if not arguments.peer:
         parser.error("--peer is missing: the Python of an environment with TRL 1.12.0")
     theirs = "trl 1.12.0"
-    wall: dict[str, list[float]] = {name: [] for name in (theirs, *WAYS)}
+    ways = [name for name in WAYS if "LoRA" not in name or not arguments.gpu]
+    wall: dict[str, list[float]] = {name: [] for name in (theirs, *ways)}
     cpu: dict[str, list[float]] = {name: [] for name in wall}
     peak = dict.fromkeys(wall, 0)
     versions = ""
@@ -186,7 +187,7 @@ def main() -> None:
         print(
             f"{name:28} {by_clock:7.1f} samples/s by the clock {by_cpu:7.1f} by CPU time {peak[name] / 2**20:7.0f} MiB at the peak"
         )
-    for name in WAYS:
+    for name in ways:
         print(
             f"{name} against {theirs}: {statistics.median(wall[theirs]) / statistics.median(wall[name]):.2f}x by the clock, "
             f"{statistics.median(cpu[theirs]) / statistics.median(cpu[name]):.2f}x by CPU time, {peak[theirs] / peak[name]:.2f}x in memory"

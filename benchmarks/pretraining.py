@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rows import Row, report
+from step_times import Times, a_step, callback, of_run
 
 VOCABULARY, SHARE = 8192, 0.15
 """Entries of the tokenizer, and the share of words that are masked."""
@@ -63,6 +64,8 @@ class Trained(NamedTuple):
     """Bytes of memory at most, of the GPU where there is one."""
     utilisation: float | None = None
     """Share of the machine's rate of matrix products; None where it was not measured."""
+    times: Times = {}
+    """Of the logs."""
 
 
 def prepare(folder: Path, objective: str, shape: Shape) -> None:
@@ -116,7 +119,7 @@ def opened(folder: Path, objective: str) -> Any:
 
 
 def peer(
-    folder: Path, objective: str, shape: Shape, steps: int, rate: float, out: Path, compiled: bool = False
+    folder: Path, objective: str, shape: Shape, steps: int, logs: int, rate: float, out: Path, compiled: bool = False
 ) -> None:
     """The best-configured Trainer, in a process of its own; prints its seconds and its peak of memory."""
     import numpy as np
@@ -127,6 +130,7 @@ def peer(
     masked = objective == "masked_lm"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     blocks = [{"input_ids": row} for row in torch.from_numpy(np.load(folder / "train.npy"))]
+    times: Times = {}
     trainer = Trainer(
         opened(folder / "start", objective),
         TrainingArguments(
@@ -143,7 +147,7 @@ def peer(
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             report_to="none",
-            logging_steps=steps,
+            logging_steps=logs,
             disable_tqdm=True,
             remove_unused_columns=False,
         ),
@@ -151,12 +155,13 @@ def peer(
             tokenizer, **({"mlm": True, "mlm_probability": SHARE} if masked else {"mlm": False})
         ),
         train_dataset=blocks,
+        callbacks=[callback(times)],
     )
     ended = trainer.train()
     trainer.save_model(str(out / "model"))
     from pipelines.trainers.stage_trainer import peak_memory
 
-    print(json.dumps({"seconds": ended.metrics["train_runtime"], "peak": peak_memory()}))
+    print(json.dumps({"seconds": ended.metrics["train_runtime"], "peak": peak_memory(), "times": times}))
 
 
 def held_out(model_folder: Path, folder: Path, objective: str) -> float:
@@ -192,17 +197,38 @@ def run(command: list[str], folder: Path, home: Path) -> str:
     return done.stdout
 
 
-def theirs(folder: Path, objective: str, shape: str, steps: int, rate: float, compiled: bool = False) -> Trained:
+def theirs(
+    folder: Path, objective: str, shape: str, steps: int, rate: float, logs: int, compiled: bool = False
+) -> Trained:
     out = folder / f"peer-{steps}-{rate}"
-    words = ["--peer", str(folder), str(steps), str(rate), str(out), "--objective", objective, "--shape", shape]
+    words = [
+        "--peer",
+        str(folder),
+        str(steps),
+        str(logs),
+        str(rate),
+        str(out),
+        "--objective",
+        objective,
+        "--shape",
+        shape,
+    ]
     words += ["--compile"] if compiled else []
     said = run([sys.executable, str(Path(__file__).resolve()), *words], folder, folder)
     taken = json.loads(said.strip().split("\n")[-1])
-    return Trained(taken["seconds"], out / "model", taken["peak"])
+    times = {int(step): when for step, when in taken["times"].items()}
+    return Trained(taken["seconds"], out / "model", taken["peak"], times=times)
 
 
 def ours(
-    folder: Path, objective: str, shape: Shape, steps: int, rate: float, optimizer: str, compiled: bool = False
+    folder: Path,
+    objective: str,
+    shape: Shape,
+    steps: int,
+    rate: float,
+    optimizer: str,
+    logs: int,
+    compiled: bool = False,
 ) -> Trained:
     name = f"ours-{steps}-{time.time_ns()}"
     words = {"name": objective, **({"probability": SHARE} if objective == "masked_lm" else {})}
@@ -226,7 +252,7 @@ def ours(
                     "optim": optimizer,
                     "torch_compile": compiled,
                     "save_strategy": "no",
-                    "logging_steps": steps,
+                    "logging_steps": logs,
                 },
             }
         ],
@@ -236,7 +262,8 @@ def ours(
     stage = next((folder / "runs" / name / "stages").glob("01-*"))
     metrics = json.loads((stage / "metrics.json").read_text())
     used = metrics.get("train_utilisation")
-    return Trained(metrics["train_runtime"], stage / "model", int(metrics["peak_memory_bytes"]), used)
+    times = of_run(folder / "runs" / name)
+    return Trained(metrics["train_runtime"], stage / "model", int(metrics["peak_memory_bytes"]), used, times)
 
 
 def report_step(work: str, peer: Trained, own: Trained, steps: dict[str, float]) -> None:
@@ -278,13 +305,15 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="mini")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, on both sides")
     parser.add_argument("--step-only", action="store_true", help="time steps, and train until no loss")
-    parser.add_argument("--steps", type=int, nargs=2, default=(10, 40), help="few and many, whose difference is timed")
-    parser.add_argument("--peer", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--steps", type=int, nargs=2, default=(10, 40), help="few and many, between whose logs is timed"
+    )
+    parser.add_argument("--peer", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     shape = SHAPES[given.shape]
     if given.peer:
-        place, steps, rate, out = given.peer
-        peer(Path(place), given.objective, shape, int(steps), float(rate), Path(out), given.compile)
+        place, steps, logs, rate, out = given.peer
+        peer(Path(place), given.objective, shape, int(steps), int(logs), float(rate), Path(out), given.compile)
         return
     from transformers import AutoTokenizer
 
@@ -296,13 +325,13 @@ def main() -> None:
         few, many = given.steps
         step, longest = {}, {}
         for name, side in {
-            "peer": lambda steps: theirs(folder, given.objective, given.shape, steps, given.rates[0], given.compile),
-            "finery": lambda steps: ours(
-                folder, given.objective, shape, steps, given.rate, given.optimizer, given.compile
+            "peer": lambda: theirs(folder, given.objective, given.shape, many, given.rates[0], few, given.compile),
+            "finery": lambda: ours(
+                folder, given.objective, shape, many, given.rate, given.optimizer, few, given.compile
             ),
         }.items():
-            short, longest[name] = side(few), side(many)
-            step[name] = (longest[name].seconds - short.seconds) / (many - few)
+            longest[name] = side()
+            step[name] = a_step(longest[name].times, few, many)
             print(f"{name}: {step[name] * 1000:.0f} ms a step", file=sys.stderr)
         if given.step_only:
             work = f"{given.objective}, {shape.layers} layers of {shape.width}, {shape.batch} x {shape.block} tokens"
@@ -311,7 +340,8 @@ def main() -> None:
             return
         best = math.inf
         for rate in given.rates:
-            trained = theirs(folder, given.objective, given.shape, round(seconds / step["peer"]), rate)
+            steps = round(seconds / step["peer"])
+            trained = theirs(folder, given.objective, given.shape, steps, rate, steps)
             loss = held_out(trained.model, folder, given.objective)
             print(f"peer, rate {rate:g}: {trained.seconds:.0f} s, held-out loss {loss:.4f}", file=sys.stderr)
             if loss < best:
@@ -319,7 +349,7 @@ def main() -> None:
         points = []
         for part in PARTS:
             steps = round(part * seconds / step["finery"])
-            trained = ours(folder, given.objective, shape, steps, given.rate, given.optimizer)
+            trained = ours(folder, given.objective, shape, steps, given.rate, given.optimizer, steps)
             loss = held_out(trained.model, folder, given.objective)
             print(f"finery, {given.optimizer}: {trained.seconds:.0f} s, held-out loss {loss:.4f}", file=sys.stderr)
             points.append((trained.seconds, loss))

@@ -346,7 +346,14 @@ def fused(activation: nn.Module) -> nn.Module:
 
 def _attention() -> str | None:
     """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and
-    threads."""
+    threads.
+
+    On a GPU torch asks cuDNN first where it can, which plans each pair of batch and length anew, for 0.05 to 3.5 s on
+    an H200: batches of all lengths, and sampling, whose keys grow by one a token, go to torch's other kernels.
+    """
     import torch
 
-    return None if torch.cuda.is_available() else "eager"
+    if not torch.cuda.is_available():
+        return "eager"
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return None

@@ -489,3 +489,15 @@ def test_a_model_that_is_opened_says_what_transformers_says(
         torch.testing.assert_close(tiny.logits(opened, tiny.batch()), said)
     else:
         assert torch.equal(tiny.logits(opened, tiny.batch()), said)
+
+
+def test_attention_is_eager_on_a_processor_and_never_cudnns_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        for seen, asked in ((False, "eager"), (True, None)):
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            monkeypatch.setattr(torch.cuda, "is_available", lambda seen=seen: seen)
+            assert opening._attention() == asked
+            assert torch.backends.cuda.cudnn_sdp_enabled() is not seen
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
