@@ -98,12 +98,11 @@ class LocalExecutor:
 
     def poll(self, handle: Handle) -> Condition:
         """See `Executor.poll`. Costs two system calls for an attempt that runs."""
-        if (ended := _read(handle, "exit.json")) is not None:
-            (self._warm.make_for if self._tether is None else self._warm.forget)(handle.attempt_id)
-            return _exited(ended)
-        if _alive(handle.record, "launcher"):
+        ended = _read(handle, "exit.json")
+        if ended is None and _alive(handle.record, "launcher"):
             return Running(int(handle.record["child_pid"]))
-        if (ended := _read(handle, "exit.json")) is not None:  # written since
+        if ended is not None or (ended := _read(handle, "exit.json")) is not None:  # the latter was written since
+            (self._warm.make_for if self._tether is None else self._warm.forget)(handle.attempt_id)
             return _exited(ended)
         return Lost("its launcher was killed, or the machine was started anew")
 

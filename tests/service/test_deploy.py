@@ -159,6 +159,11 @@ def with_name(client, name):
     return lambda method, url, **options: ask(method, url, extensions={"sni_hostname": name}, **options)
 
 
+def known(client):
+    """The ids of all jobs."""
+    return [each["id"] for each in client.request("GET", "/api/v1/jobs").json()["data"]]
+
+
 def submitted(client, **headers):
     answer = client.request("POST", "/api/v1/jobs", content=RECIPE, headers={**YAML, **headers})
     assert answer.status_code == 201, answer.text
@@ -198,18 +203,20 @@ def test_events_reach_the_client_while_the_stream_is_open(client):
         answer.close()
 
 
-def test_a_large_upload_goes_through_and_a_large_recipe_does_not(client):
-    content = b"a,b\n" * 3_000_000
+def test_a_large_upload_goes_through_and_a_large_recipe_does_not(client, request):
+    content, before = b"a,b\n" * 3_000_000, known(client)
     answer = client.request("POST", "/api/v1/files/upload?filename=a.csv", content=content)
     assert (answer.status_code, answer.json()["bytes"]) == (201, len(content))
     begun = client.request("POST", "/api/v1/files", json={"filename": "b.csv"}).json()["id"]
     assert client.request("PATCH", f"/api/v1/files/{begun}", content=content, headers={"Upload-Offset": "0"}).headers[
         "Upload-Offset"
     ] == str(len(content))
-    assert client.request("POST", "/api/v1/jobs", content=content, headers=YAML).status_code in (
-        413,
-        502,
-    )  # Caddy ends the request in the middle
+    caddy = "caddy" in request.node.name  # ends a request that is refused in the middle, by 502 or within the answer
+    try:
+        assert client.request("POST", "/api/v1/jobs", content=content, headers=YAML).status_code in (413, 502)
+    except httpx.RemoteProtocolError:
+        assert caddy
+    assert known(client) == before
 
 
 def test_a_page_comes_with_its_headers_and_a_cookie_that_stays_within_tls(client):

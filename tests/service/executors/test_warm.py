@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.executors import warm
+from service.executors import local, warm
 from service.executors.isolation import NONE, tried
 from service.executors.local import LocalExecutor, marked
 from service.executors.process_tree import start_time
@@ -153,6 +153,23 @@ def test_a_forked_attempt_sees_what_one_in_a_new_interpreter_sees(both):
         assert looked["folder"].endswith(f"job-{number + 2}")
     assert alike(looks[1]) == alike(looks[0])
     assert both.kept() == [interpreter]
+
+
+def test_an_attempt_that_ends_while_it_is_looked_at_leads_to_an_interpreter_too(both, monkeypatch):
+    read, alive, late = local._read, local._alive, []
+
+    def reading(handle, name):
+        found = read(handle, name)
+        if found is None or late:
+            return found
+        late.append(name)  # it was not there yet, and the launcher is gone when it is asked for
+        return None
+
+    monkeypatch.setattr(local, "_read", reading)
+    monkeypatch.setattr(local, "_alive", lambda record, name: not late and alive(record, name))
+    assert both.run(both.warm, "-c", "")[0] == Exited(0)
+    assert late == ["exit.json"]
+    assert len(both.kept()) == 1
 
 
 @pytest.mark.parametrize("code", [0, 3, "'why'"])
