@@ -31,7 +31,9 @@ SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_si
 BATCH, LENGTH, PAIRS = 8, 256, 400
 RATE, BETA = 1e-5, 0.1
 GPU = "--gpu"
-PRECISION = "bf16" if GPU in sys.argv else '"no"'
+PRECISION = "bf16" if GPU in sys.argv else "fp32"
+MIXED = {"bf16": "bf16", "fp32": '"no"'}
+"""What a recipe calls it."""
 
 
 class Taken(NamedTuple):
@@ -79,7 +81,7 @@ def recipe(folder: Path, name: str, steps: int, keys: str, settings: str) -> Pat
     """Our recipe of one DPO stage."""
     path = folder / f"{name}.yaml"
     path.write_text(
-        f"name: {name}\nmodel: {{checkpoint: {folder / 'model'}}}\nlaunch: {{num_processes: 1, mixed_precision: {PRECISION}}}\nstages:\n"
+        f"name: {name}\nmodel: {{checkpoint: {folder / 'model'}}}\nlaunch: {{num_processes: 1, mixed_precision: {MIXED[PRECISION]}}}\nstages:\n"
         f"  - {{stage: dpo, datasets: [{{path: {folder / 'pairs' / 'train.jsonl'}}}], max_length: {LENGTH}{keys}, arguments: "
         f"{{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: {RATE}, beta: {BETA}, save_strategy: no, "
         f"logging_steps: {steps}{settings}}}}}\n"
@@ -157,7 +159,6 @@ def main() -> None:
     parser.add_argument(GPU, action="store_true", help="on a GPU, which neither side sees otherwise")
     arguments = parser.parse_args()
     few, many = arguments.steps
-    precision = "bf16" if arguments.gpu else "fp32"
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(folder)
@@ -202,7 +203,7 @@ def main() -> None:
             statistics.median(wall[theirs]) * 1000,
             statistics.median(wall["finery"]) * 1000,
             "ms a step",
-            f"weights, pairs, batch, lengths, learning rate, {precision}",
+            f"weights, pairs, batch, lengths, learning rate, {PRECISION}",
             1.7,
         )
     )
@@ -211,7 +212,7 @@ def main() -> None:
     import trl as library
 
     print(
-        f"torch {torch.__version__}, transformers {transformers.__version__}, trl {library.__version__}, {torch.get_num_threads()} threads, {precision}, "
+        f"torch {torch.__version__}, transformers {transformers.__version__}, trl {library.__version__}, {torch.get_num_threads()} threads, {PRECISION}, "
         f"{SHAPE['n_layer']} layers of {SHAPE['n_embd']}, {BATCH} pairs of at most {LENGTH} tokens, vocabulary {SHAPE['vocab_size']}, "
         f"{arguments.rounds} rounds of {few} and {many} steps"
     )

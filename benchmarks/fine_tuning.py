@@ -3,9 +3,9 @@
 Both train the same BERT shape from the same random weights on the same rows, with the same batch, learning rate, weight
 decay, precision (bf16 where the processor computes it), dropout, lengths and optimizer. The peer is not the Trainer's
 default but what an expert sets: rows tokenised once, padded to the longest of their batch, grouped by length, fused
-AdamW, eager attention on a CPU (faster there than sdpa), no column or device work in the loop. `--compile` sets `torch_compile` on both sides. The time of a step
-is that between the logs of two steps, without start-up and saving. The sides take turns, and the medians of the
-rounds are compared. A ratio above 1 means that Finery is faster. Both mean losses are printed: the order of rows and the
+AdamW, eager attention on a CPU (faster there than sdpa), no column or device work in the loop. `--compile` sets
+`torch_compile` on both sides. The time of a step is that between the logs of two steps, without start-up and saving.
+The sides take turns, and the medians of the rounds are compared. A ratio above 1 means that Finery is faster. Both mean losses are printed: the order of rows and the
 numbers of dropout differ, so that they are near each other and not equal.
 
     FINERY_DATA=<mirror> python benchmarks/fine_tuning.py [--task glue/sst2] [--shape mini] [--rounds 5] [--steps 40 240]

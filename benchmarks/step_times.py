@@ -26,7 +26,7 @@ def callback(times: Times) -> Any:
     """A callback for transformers' Trainer that fills in `times`."""
     from transformers import TrainerCallback
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         def on_log(self, _: Any, state: Any, __: Any, logs: Any = None, **___: Any) -> None:
             if logs and "loss" in logs:
                 times[state.global_step] = time.time()

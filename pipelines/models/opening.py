@@ -348,8 +348,8 @@ def _attention() -> str | None:
     """Eager attention on a CPU; else transformers decides. Which is faster there depends on length, precision and
     threads.
 
-    On a GPU torch asks cuDNN first where it can, which plans each pair of batch and length anew, for 0.05 to 3.5 s on
-    an H200: batches of all lengths, and sampling, whose keys grow by one a token, go to torch's other kernels.
+    On a GPU torch asks cuDNN first where it can, which plans each pair of batch and length anew, for 0.1 to 3.5 s a
+    step on an H200: batches of all lengths go to torch's other kernels.
     """
     import torch
 
