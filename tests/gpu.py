@@ -3,7 +3,7 @@
 Each recipe of `tests/end_to_end/test_profiles.py` runs on one GPU, then under every profile on two and on all of them: the
 losses and the norms of gradients must be those of one GPU, and each process must hold the share of the weights that the
 profile promises. A run that is killed under fsdp2 goes on on one GPU. Attention by sequences is held against torch's scaled dot
-products, and against masks in whole models. DeepSpeed's ZeRO, where it is installed, is held against `ddp`, with its shares
+products, and against masks in whole models; steps that are replayed as CUDA graphs against launched ones. DeepSpeed's ZeRO, where it is installed, is held against `ddp`, with its shares
 of weights and of the optimizer's state, with LoRA, and killed and resumed. What needs more GPUs, or a package that is not
 installed, is listed as not run. A check that the time did not suffice for is listed as `skipped: time` and counts as one
 that did not pass: `--seconds 1800` gives more.
@@ -26,8 +26,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pipelines.core.events import read_events
 from tests.end_to_end.test_profiles import ENCODER, RECIPES, RELATIVE, SMALLEST, numbers
@@ -66,6 +68,54 @@ WINDOWS = ((-1, -1), (-1, 0), (5, 0), (5, 5))
 """All keys; those before; those of a window before, or on both sides."""
 MODELS = ("gpt2", "bert", "llama", "qwen3", "encoder, rotary", "encoder, windows", "decoder, windows")
 """Of `tests/pipelines/models/test_varlen.py`."""
+
+
+RECORDED = ("bert", "encoder", "decoder", "gpt2", "llama", "answers", "words", "choices", "numbers", "lora", "prefix")
+"""Models, heads and tuners whose steps are recorded as CUDA graphs."""
+
+
+def recorded_kind(kind: str) -> tuple[Any, list[dict[str, Any]], Any]:
+    """(a model, batches of two shapes, the loss of a stage) of one of RECORDED."""
+    import torch
+
+    from pipelines.core.interfaces import Head
+    from pipelines.objectives import losses
+    from pipelines.tuners.lora import LoRA
+    from pipelines.tuners.prefix import Prefix
+    from tests import tiny
+
+    torch.manual_seed(0)
+    heads = {
+        "answers": Head("question_answering"),
+        "words": Head("token_classification", ("O", "A", "B")),
+        "choices": Head("multiple_choice"),
+        "numbers": tiny.NUMBER,
+    }
+    families = {"gpt2": "gpt2", "llama": "llama", "encoder": "finery", "decoder": "finery"}
+    changed = {"family": "decoder"} if kind == "decoder" else {}
+    if kind in ("encoder", "decoder") or kind not in families:
+        changed |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    model = tiny.build(families.get(kind, "bert"), heads.get(kind, tiny.THREE), **changed)
+    tuners = {"lora": LoRA(r=2), "prefix": Prefix()}
+    if kind in tuners:
+        model = tuners[kind].apply(model)
+    batches = []
+    for number in range(4):
+        length = 8 + 8 * (number % 2)
+        shape = (4, 2, length) if kind == "choices" else (4, length)
+        ids = torch.randint(5, 60, shape)
+        mask = (torch.arange(length) < torch.randint(length // 2, length + 1, (*shape[:-1], 1))).long()
+        labels = {
+            "answers": torch.randint(0, 4, (4, 2)),
+            "words": torch.randint(0, 3, shape),
+            "choices": torch.randint(0, 2, (4,)),
+            "numbers": torch.rand(4),
+        }.get(kind, torch.randint(0, 3, (4,)))
+        pad = model.config.pad_token_id or 0
+        batches.append({"input_ids": ids * mask + pad * (1 - mask), "attention_mask": mask, "labels": labels})
+    plain = losses.regression_loss if kind == "numbers" else losses.classification_loss
+    alone = partial(plain, head_alone=kind != "words")
+    return model, batches, losses.span_loss if kind == "answers" else alone
 
 
 class Failure(Exception):
@@ -165,6 +215,13 @@ class Bench:
         yield Check("attention by sequences, the kernel", 1, self.kernel)
         yield Check("attention by sequences, whole models", 1, self.sequences)
         yield Check("attention by sequences, a recipe", 1, self.packed)
+        for kind in RECORDED:
+            yield Check(
+                f"steps as CUDA graphs, {kind}",
+                1,
+                lambda k=kind: self.recorded(k),
+                "needs a GPU" if self.on_cpu else "",
+            )
         lacking = "" if self.devices >= 2 else "needs 2 GPUs"
         without = "needs the package deepspeed" if find_spec("deepspeed") is None else ""
         without = without or ("needs GPUs" if self.on_cpu else lacking)
@@ -298,6 +355,48 @@ class Bench:
         losses = [number for (_, _, name), number in sorted(numbers(run).items()) if name == "loss"]
         if not losses or not losses[-1] < losses[0]:
             raise Failure(f"the losses are {losses}")
+
+    def recorded(self, kind: str) -> None:
+        """Replayed steps have the losses of launched ones, those that drop at random too, and gradients as near as two
+        runs of launched steps have them."""
+        import torch
+
+        from pipelines.trainers.step_graphs import StepGraphs
+
+        def learnt(graphs: bool) -> tuple[list[float], torch.Tensor, int]:
+            model, batches, loss_of = recorded_kind(kind)
+            model.cuda().train()
+            torch.manual_seed(1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            told: list[str] = []
+            recordings, losses = StepGraphs(model, told.append), []
+
+            def passes(batch: dict[str, torch.Tensor], items: torch.Tensor | None) -> torch.Tensor:
+                with torch.autocast("cuda", torch.bfloat16):
+                    loss = loss_of(model, batch)[0].sum() / items
+                loss.backward()
+                return loss.detach()
+
+            for step in range(12):
+                batch = {name: each.cuda() for name, each in batches[step % len(batches)].items()}
+                items = torch.tensor([4.0], device="cuda")
+                losses.append(recordings.loss(batch, items, passes) if graphs else passes(batch, items))
+                optimizer.step()
+                model.zero_grad()
+            if told:
+                raise Failure(told[0])
+            weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+            return [each.item() for each in losses], weights, len(recordings.recordings)
+
+        launched, weights, _ = learnt(False)
+        replayed, found, count = learnt(True)
+        if count != 2:
+            raise Failure(f"{count} shapes were recorded, not 2")
+        away = max(abs(one - other) / abs(one) for one, other in zip(launched, replayed, strict=True))
+        apart = ((weights - found).norm() / weights.norm()).item()
+        print(f"    losses differ by {away:.1e}, weights by {apart:.1e}")
+        if not (away < 1e-3 and apart < 1e-3):
+            raise Failure(f"losses differ by {away:.2g}, weights by {apart:.2g}")
 
     def alone(self, name: str, precision: str) -> None:
         """The recipe ends on one device, with losses that are numbers."""

@@ -194,16 +194,35 @@ def _count_truncated(
     return sum(len(ids) > max_length for ids in uncut["input_ids"])
 
 
+STEP_OF_LENGTHS = 8
+"""Between the lengths of batches on a GPU, whose products of halves are made of eights."""
+
+
+def few_lengths(limit: int) -> dict[str, Any]:
+    """What has `collate` pad to few lengths, none above `limit`, where there is a GPU, which then replays what it
+    recorded (`trainers/step_graphs`); elsewhere padding is only work."""
+    import torch
+
+    return {"pad_to_multiple_of": STEP_OF_LENGTHS, "at_most": limit} if torch.cuda.is_available() else {}
+
+
 def collate(
-    tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]], pad_to_multiple_of: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[dict[str, Any]],
+    pad_to_multiple_of: int | None = None,
+    at_most: int | None = None,
 ) -> dict[str, Tensor]:
-    """A batch as long as its longest example: `input_ids`, `attention_mask`, and segments and labels if there are."""
+    """A batch as long as its longest example: `input_ids`, `attention_mask`, and segments and labels if there are.
+
+    With `pad_to_multiple_of` it is longer up to such a multiple, or up to `at_most` where that is nearer.
+    """
     import torch
 
     lengths = np.fromiter((len(example["input_ids"]) for example in examples), dtype=np.int64, count=len(examples))
     longest = int(lengths.max())
     if pad_to_multiple_of:
-        longest = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        rounded = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        longest = max(longest, rounded if at_most is None else min(rounded, at_most))
     real = np.arange(longest)[None, :] < lengths[:, None]  # (batch, length)
     if tokenizer.padding_side == "left":
         real = real[:, ::-1]

@@ -102,7 +102,7 @@ def _wanted_places(
     if read == 0 or read > DENSEST * wanted.numel() or layer is None or not can_be_cut(model, layer):
         return None
     answer = wanted_rule(bare, layer, inputs, wanted)
-    return ReadPlaces(beside(answer, wanted)) if answer else None
+    return ReadPlaces.of_mask(beside(answer, wanted)) if answer else None
 
 
 # -- the places --------------------------------------------------------------------------------------------------------
@@ -111,16 +111,21 @@ def _wanted_places(
 class ReadPlaces:
     """Which places of a batch are read."""
 
-    def __init__(self, mask: Tensor | None) -> None:
-        """`mask` is (batch, query), boolean; None means the first place of each row, however long the rows are."""
-        self.numbers = None if mask is None else mask.flatten().nonzero().squeeze(1)
-        self.shape = None if mask is None else mask.shape
+    def __init__(self, numbers: Tensor | None = None, shape: torch.Size | None = None) -> None:
+        """`numbers` (read,) are those of the places among (batch, query), `shape`; without them it is the first place of
+        each row, however long the rows are."""
+        self.numbers, self.shape = numbers, shape
+
+    @classmethod
+    def of_mask(cls, mask: Tensor) -> ReadPlaces:
+        """The places where `mask` (batch, query), boolean, is true."""
+        return cls(mask.flatten().nonzero().squeeze(1), mask.shape)
 
     @classmethod
     def of_texts(cls, rule: Rule, bare: PreTrainedModel, inputs: dict[str, Tensor]) -> ReadPlaces | None:
         """The place that a rule names in each row; None where the inputs do not say which."""
         if rule == "first":
-            return cls(None)
+            return cls()
         ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if ids is None or mask is None or ids.shape != mask.shape:
             return None
@@ -131,8 +136,9 @@ class ReadPlaces:
         else:
             real = ids != bare.config.pad_token_id
         real = real.flatten(0, -2)  # (rows, length)
-        order = torch.arange(real.shape[1], device=real.device)
-        return cls(order == (real * order).argmax(-1, keepdim=True))
+        rows, length = real.shape
+        last = (real * torch.arange(length, device=real.device)).argmax(-1)
+        return cls(last + length * torch.arange(rows, device=real.device), real.shape)
 
     def of(self, states: Tensor) -> Tensor | None:
         """Numbers of the places (read,) among those of `states` (batch, query, dim), row after row; None for states of
@@ -299,7 +305,7 @@ def wanted_rule(bare: PreTrainedModel, layer: nn.Module, inputs: dict[str, Tenso
                 outputs = bare(**some)
             return [each for each in outputs.values() if isinstance(each, Tensor) and each.is_floating_point()]
 
-        answers = (each for each in ANSWERS if _is_exact(bare, layer, ReadPlaces(beside(each, chosen)), ask))
+        answers = (each for each in ANSWERS if _is_exact(bare, layer, ReadPlaces.of_mask(beside(each, chosen)), ask))
         answer = next(answers, NOTHING)
     setattr(bare, WANTED, answer)
     return answer

@@ -172,6 +172,7 @@ def live_words(
         "logging_nan_inf_filter": False,  # a NaN must be seen, not averaged away
         "average_tokens_across_devices": True,
         "dataloader_pin_memory": not on_cpu,
+        "accelerator_config": {"non_blocking": not on_cpu},  # a batch is copied while the one before is computed
         "ddp_find_unused_parameters": False,
     }
     if on_cpu and context.world.size > 1:
@@ -219,6 +220,7 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.masks: MaskStream | None = None
         self.batch_of_step = (-1, 0)
         self.frozen: FrozenFeatures | None = None
+        self.operations_of_a_token: int | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
 
@@ -386,9 +388,14 @@ class StageTrainer(Base):  # type: ignore[misc]
     ) -> Tensor:
         speed = self.throughput.step(inputs, self.args.device, self.args.torch_compile)
         with speed, self._masks_of_batch():
-            value = super().training_step(model, inputs, num_items_in_batch)
+            value = self.passes(model, inputs, num_items_in_batch)
         if self.args.device.type == "cpu":  # elsewhere the look would make the device wait: see _refuse_nan
             self._refuse_nan(value)
+        return value
+
+    def passes(self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None) -> Tensor:
+        """Forward and backward pass of a batch: the loss (), detached."""
+        value: Tensor = super().training_step(model, inputs, num_items_in_batch)
         return value
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
@@ -396,8 +403,7 @@ class StageTrainer(Base):  # type: ignore[misc]
 
         torch multiplies those within it by 1, so as not to wait for a GPU; on a CPU that is another pass over them.
         """
-        on_cpu, divided = self.args.device.type == "cpu", self.context.world.is_sharded
-        if not divided and (not on_cpu or self.is_deepspeed_enabled or self.args.fp16):
+        if not self.context.world.is_sharded and (self.is_deepspeed_enabled or self.args.fp16):
             norm: Tensor = super()._clip_grad_norm(model)
             return norm
         weights = [weight for weight in model.parameters() if weight.grad is not None]
@@ -405,9 +411,19 @@ class StageTrainer(Base):  # type: ignore[misc]
         if isinstance(norm, DTensor):  # the root of the sum over all processes
             clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
             return norm.full_tensor()
-        if not norm + 1e-6 <= self.args.max_grad_norm:  # as torch decides it; what is no number is spread, to be seen
+        on_cpu = self.args.device.type == "cpu"
+        if not on_cpu or not norm + 1e-6 <= self.args.max_grad_norm:  # as torch decides; what is no number is spread
             clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
         return norm
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """transformers' estimate for a batch; it would count all parameters in every step."""
+        read = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
+        if not isinstance(read, Tensor) or not read.numel():
+            return int(super().floating_point_ops(inputs))
+        if self.operations_of_a_token is None:
+            self.operations_of_a_token = int(super().floating_point_ops(inputs)) // read.numel()
+        return self.operations_of_a_token * read.numel()
 
     def _refuse_nan(self, value: Tensor) -> None:
         if not torch.isfinite(value).all():

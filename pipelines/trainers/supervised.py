@@ -136,6 +136,7 @@ class Supervised(Subject, Stage):
             tuner=tuner,
             only_named_rows=self.auxiliary_lm is None,
             frozen_once=self.auxiliary_lm is None,
+            same_steps=head.kind not in WORD_HEADS and self.auxiliary_lm is None,
         )
         lesson.finish(model)
         save_stage(context, model, tokenizer, head, metrics, tuner)

@@ -76,6 +76,8 @@ class Throughput:
         self.latest: dict[str, float] = {}
         """`tokens_per_second` of all processes, and `utilisation` where it is known, between the last two logs."""
         self.since: float | None = None
+        self.counts = False
+        """Whether the operations of this micro-batch are being counted."""
 
     @contextmanager
     def step(self, inputs: Any, device: torch.device, compiled: bool) -> Iterator[None]:
@@ -87,8 +89,10 @@ class Throughput:
         if self.flops_per_token is not None or compiled or self.seconds < SETTLED or not here:
             yield
             return
+        self.counts = True
         with FlopCounterMode(display=False) as counter:
             yield
+        self.counts = False
         self.flops_per_token = counter.get_total_flops() / int(here)
         started = time.monotonic()
         self.rate = matrix_rate(device, self.precision)

@@ -13,6 +13,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
 from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
+from pipelines.trainers.step_graphs import StepGraphs, why_not
 from pipelines.trainers.trackers import trackers
 from pipelines.tuners.tuner import Tuner
 
@@ -195,6 +197,7 @@ def fit(
     meter: Meter | None = None,
     only_named_rows: bool = False,
     frozen_once: bool = False,
+    same_steps: bool = False,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -209,7 +212,8 @@ def fit(
     `meter` is what `loss` adds further numbers to: their means stand beside every logged loss and every evaluation.
     `only_named_rows` says that nothing but the look-up of `input_ids` reads the word embedding, of which rows that no
     example names then take no part in the steps. `frozen_once` has frozen layers below the first that learns asked once
-    for each example, without dropout; the model must read the batch of `collate` and nothing else.
+    for each example, without dropout; the model must read the batch of `collate` and nothing else. `same_steps` says that
+    `loss` does the same for every batch of one shape, so that a GPU may replay it.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
@@ -265,6 +269,7 @@ def fit(
     companion.trainer = trainer
     trainer.rows = rows
     trainer.frozen = frozen
+    trainer.same_steps = same_steps and frozen is None and meter is None
     trainer.remove_callback(PrinterCallback)  # the events say it
     with context.stop.deferred(), nullcontext() if frozen is None else frozen.passing():
         trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
@@ -287,6 +292,12 @@ def _scored_by(score: Score) -> Callable[[EvalPrediction], dict[str, float]]:
         return score(logits[0] if isinstance(logits, tuple) else logits, prediction.label_ids)
 
     return compute
+
+
+@cache
+def _on_device(weights: tuple[float, ...], device: torch.device) -> Tensor:
+    """The weights of the parts of a loss (parts,), copied once: each copy would wait for the device."""
+    return torch.tensor(weights, device=device)
 
 
 class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
@@ -315,6 +326,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         self.muon = muon
         self.halving = Halving() if halves else None
         self.rows: RowsInUse | None = None
+        self.same_steps = False
+        self.graphs: StepGraphs | None = None
 
     compiles_layers = True
     """Whether `torch_compile` compiles layers; else accelerate compiles the model as one."""
@@ -332,7 +345,10 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             if self.args.torch_compile:
                 words = {"backend": self.args.torch_compile_backend, "mode": self.args.torch_compile_mode}
                 layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
-        return super()._prepare_for_training(*given, **keywords)
+        prepared = super()._prepare_for_training(*given, **keywords)
+        if self.same_steps and self.halving is None and why_not(self.model, self.args, self.tuner) is None:
+            self.graphs = StepGraphs(self.model, lambda message: self.context.events.emit("progress", message=message))
+        return prepared
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
         if self.muon and self.optimizer is None:
@@ -412,6 +428,13 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             self._tell_halved,
         )
 
+    def passes(self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None) -> Tensor:
+        if self.graphs is None or self.throughput.counts:  # which counts what is launched one by one
+            return super().passes(model, inputs, num_items_in_batch)
+        step = super().passes
+        parts = self.current_gradient_accumulation_steps
+        return self.graphs.loss(inputs, num_items_in_batch, lambda *given: step(model, *given), parts)
+
     def _tell_halved(self, parts: int) -> None:
         each = -(-self.args.train_batch_size // parts)
         message = f"memory ran out: from now on {each} examples are computed at once, and an update learns from as many"
@@ -432,7 +455,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             num_items_in_batch = None
         shared = 1 if num_items_in_batch is None else self.args.world_size
         items = self._items(inputs).clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-        weights = torch.tensor(list(self.label_weights.values()), device=sums.device)
+        weights = _on_device(tuple(self.label_weights.values()), sums.device)
         # Gradients are averaged over processes, while the count is over all of them.
         value = (weights * sums.reshape(-1) / items).sum() * shared
         if model.training and self.tuner is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pipelines.core.errors import DataError
-from pipelines.data.encoding import EncodedRows, collate, encode
+from pipelines.data.encoding import EncodedRows, collate, encode, few_lengths
 from pipelines.data.ragged import made_once
 from pipelines.objectives.losses import classification_loss
 from pipelines.tasks import auxiliary_lm
@@ -51,7 +51,14 @@ class ClassificationTraining(TaskTraining):
         smoothing, alone = subject.label_smoothing_factor, subject.auxiliary_lm is None
         loss = partial(classification_loss, smoothing=smoothing, weights=weights, head_alone=alone)
         return auxiliary_lm.prepared(
-            subject, context, model, examples, partial(collate, tokenizer), loss, score(task), task.metrics[0]
+            subject,
+            context,
+            model,
+            examples,
+            partial(collate, tokenizer, **few_lengths(limit)),
+            loss,
+            score(task),
+            task.metrics[0],
         )
 
 

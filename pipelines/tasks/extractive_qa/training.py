@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.model_types import looks_back_only
-from pipelines.data.encoding import PartedColumns, check_offsets, collate, settings_kept
+from pipelines.data.encoding import PartedColumns, check_offsets, collate, few_lengths, settings_kept
 from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
@@ -191,10 +191,12 @@ def blank_of(
     return 0
 
 
-def collate_questions(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
+def collate_questions(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]], **lengths: int
+) -> dict[str, Tensor]:
     """A batch as long as its longest window; `labels` (batch, 2) count from the first column, padding on the left
     included."""
-    batch = collate(tokenizer, examples)
+    batch = collate(tokenizer, examples, **lengths)
     if tokenizer.padding_side == "left" and "labels" in batch:
         batch["labels"] = batch["labels"] + (batch["attention_mask"] == 0).sum(-1, keepdim=True)
     return batch
@@ -235,7 +237,7 @@ class ExtractiveQATraining(TaskTraining):
                 "to learn; raise max_length"
             )
         self._tell(context, windows, count, limit)
-        return PreparedTask(windows, partial(collate_questions, tokenizer), span_loss, LABELS)
+        return PreparedTask(windows, partial(collate_questions, tokenizer, **few_lengths(limit)), span_loss, LABELS)
 
     def _tell(self, context: Context, windows: Any, rows: int, limit: int) -> None:
         """Events about what long contexts and questions come to."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.interfaces import Rows
-from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode
+from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode, few_lengths
 from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
@@ -78,7 +78,9 @@ def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_len
     )
 
 
-def collate_choices(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+def collate_choices(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, Any]], **lengths: int
+) -> dict[str, Tensor]:
     """A batch as long as its longest sequence: `input_ids` and the like (batch, choices, length), `labels` (batch,)."""
     import torch
 
@@ -87,7 +89,9 @@ def collate_choices(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[
     flat: list[dict[str, Any]] = [
         {key: example[key][choice] for key in keys} for example in examples for choice in range(choices)
     ]
-    batch = {key: value.reshape(len(examples), choices, -1) for key, value in collate(tokenizer, flat).items()}
+    batch = {
+        key: value.reshape(len(examples), choices, -1) for key, value in collate(tokenizer, flat, **lengths).items()
+    }
     if "labels" in examples[0]:
         batch["labels"] = torch.tensor([example["labels"] for example in examples])
     return batch
@@ -122,5 +126,5 @@ class MultipleChoiceTraining(TaskTraining):
             context, examples.truncated, sequences, f"sequences are cut to {limit} tokens", "max_length sets the limit"
         )
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor, head_alone=True)
-        together: Any = partial(collate_choices, tokenizer)
+        together: Any = partial(collate_choices, tokenizer, **few_lengths(limit))
         return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED
-from pipelines.data.encoding import EncodedRows, collate, encode
+from pipelines.data.encoding import EncodedRows, collate, encode, few_lengths
 from pipelines.data.ragged import made_once
 from pipelines.objectives.losses import regression_loss
 from pipelines.tasks import auxiliary_lm
@@ -54,7 +54,7 @@ class RegressionTraining(TaskTraining):
             context,
             model,
             examples,
-            partial(collate, tokenizer),
+            partial(collate, tokenizer, **few_lengths(limit)),
             partial(regression_loss, head_alone=subject.auxiliary_lm is None),
             score(task),
             task.metrics[0],

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import score_names
-from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, settings_kept
+from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, few_lengths, settings_kept
 from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
@@ -140,11 +140,13 @@ def _labelled(words: npt.NDArray[np.int32], labels: object) -> npt.NDArray[np.in
     return np.where(words >= 0, classes[np.maximum(words, 0)], IGNORED).astype(np.int32)
 
 
-def collate_words(tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:
+def collate_words(
+    tokenizer: PreTrainedTokenizerBase, examples: Sequence[dict[str, object]], **lengths: int
+) -> dict[str, Tensor]:
     """A batch as long as its longest part; `labels` (batch, length), where there are some, are -100 on padding."""
     import torch
 
-    batch = collate(tokenizer, examples)
+    batch = collate(tokenizer, examples, **lengths)
     if "token_labels" in examples[0]:
         labels = np.full(batch["input_ids"].shape, IGNORED, dtype=np.int64)
         labels[batch["attention_mask"].numpy() == 1] = np.concatenate([example["token_labels"] for example in examples])
@@ -195,4 +197,11 @@ class TokenClassificationTraining(TaskTraining):
                 )
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor)
         metric = score_names(task.metrics)[0]
-        return PreparedTask(examples, partial(collate_words, tokenizer), loss, LABELS, score=score(task), metric=metric)
+        return PreparedTask(
+            examples,
+            partial(collate_words, tokenizer, **few_lengths(limit)),
+            loss,
+            LABELS,
+            score=score(task),
+            metric=metric,
+        )
