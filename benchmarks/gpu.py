@@ -29,13 +29,13 @@ STEPS = [
     *("--rates", "1e-4", "--rate", "1e-4"),
 ]
 PROGRAMS: dict[str, list[str]] = {
-    "causal-lm": [*STEPS, "--objective", "causal_lm", "--steps", "20", "80"],
+    "causal-lm": [*STEPS, "--objective", "causal_lm", "--steps", "100", "200"],
     "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "1", "--steps", "50", "250"],
     "fine-tuning-mini": ["fine_tuning.py", "--rounds", "1", "--steps", "100", "500"],
     "dpo": ["dpo_step.py", "--gpu", "--rounds", "1", "--steps", "20", "220"],
     "ppo": ["ppo_step.py", "--gpu", "--rounds", "1", "--steps", "8"],
     "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
-    "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "20", "80"],
+    "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "100", "200"],
     "causal-lm-compiled": [*STEPS, "--objective", "causal_lm", "--steps", "20", "80", "--compile"],
     "masked-lm-compiled": [*STEPS, "--objective", "masked_lm", "--steps", "20", "80", "--compile"],
     "fine-tuning-minilm-compiled": [

@@ -62,8 +62,8 @@ class Trained(NamedTuple):
     model: Path
     peak: int
     """Bytes of memory at most, of the GPU where there is one."""
-    utilisation: float | None = None
-    """Share of the machine's rate of matrix products; None where it was not measured."""
+    share: float | None = None
+    """Of the machine's rate of matrix products, that one token a second takes; None where it was not measured."""
     times: Times = {}
     """Of the logs."""
 
@@ -262,12 +262,13 @@ def ours(
     stage = next((folder / "runs" / name / "stages").glob("01-*"))
     metrics = json.loads((stage / "metrics.json").read_text())
     used = metrics.get("train_utilisation")
+    each = None if used is None else used / metrics["train_tokens_per_second"]
     times = of_run(folder / "runs" / name)
-    return Trained(metrics["train_runtime"], stage / "model", int(metrics["peak_memory_bytes"]), used, times)
+    return Trained(metrics["train_runtime"], stage / "model", int(metrics["peak_memory_bytes"]), each, times)
 
 
-def report_step(work: str, peer: Trained, own: Trained, steps: dict[str, float]) -> None:
-    """The rows of a step: its time, its memory, and its share of what the machine can do."""
+def report_step(work: str, tokens: int, peer: Trained, own: Trained, steps: dict[str, float]) -> None:
+    """The rows of a step of so many tokens: its time, its memory, and its share of what the machine can do."""
     import torch
 
     from pipelines.trainers.throughput import matrix_rate
@@ -276,12 +277,13 @@ def report_step(work: str, peer: Trained, own: Trained, steps: dict[str, float])
     report(Row(f"{work}: a step", "best-configured Trainer", steps["peer"] * 1000, steps["finery"] * 1000, "ms", same))
     least = peer.peak / 2**20, own.peak / 2**20
     report(Row(f"{work}: peak memory", "best-configured Trainer", *least, "MiB at most", same, 4.0))
-    if own.utilisation is not None:
+    if own.share is not None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         rate = matrix_rate(device, "bf16") / 1e12
         name = "measured rate of large products"
         same = "operations of products that a step really did, counted by torch"
-        report(Row(f"{work}: bf16 rate", name, rate, own.utilisation * rate, "TFLOP a second", same, 0.5))
+        found = own.share * tokens / steps["finery"] * rate
+        report(Row(f"{work}: bf16 rate", name, rate, found, "TFLOP a second", same, 0.5))
 
 
 def reached(target: float, points: list[tuple[float, float]]) -> float:
@@ -336,7 +338,7 @@ def main() -> None:
         if given.step_only:
             work = f"{given.objective}, {shape.layers} layers of {shape.width}, {shape.batch} x {shape.block} tokens"
             work += ", compiled" if given.compile else ""
-            report_step(work, longest["peer"], longest["finery"], step)
+            report_step(work, shape.batch * shape.block, longest["peer"], longest["finery"], step)
             return
         best = math.inf
         for rate in given.rates:
