@@ -36,8 +36,8 @@ PROGRAMS: dict[str, list[str]] = {
     "ppo": ["ppo_step.py", "--gpu", "--rounds", "1", "--steps", "8"],
     "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
     "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "100", "200"],
-    "causal-lm-compiled": [*STEPS, "--objective", "causal_lm", "--steps", "20", "80", "--compile"],
-    "masked-lm-compiled": [*STEPS, "--objective", "masked_lm", "--steps", "20", "80", "--compile"],
+    "causal-lm-compiled": [*STEPS, "--objective", "causal_lm", "--steps", "40", "120", "--compile"],
+    "masked-lm-compiled": [*STEPS, "--objective", "masked_lm", "--steps", "40", "120", "--compile"],
     "fine-tuning-minilm-compiled": [
         *("fine_tuning.py", "--shape", "minilm", "--rounds", "1", "--steps", "100", "500", "--compile"),
     ],
