@@ -383,8 +383,8 @@ class Bench:
                 losses.append(recordings.loss(batch, items, passes) if graphs else passes(batch, items))
                 optimizer.step()
                 model.zero_grad()
-            if told:
-                raise Failure(told[0])
+            if graphs and not recordings.recordings:
+                raise Failure(told[-1])
             weights = torch.cat([each.detach().flatten() for each in model.parameters()])
             return [each.item() for each in losses], weights, len(recordings.recordings)
 

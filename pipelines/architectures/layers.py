@@ -190,6 +190,8 @@ class FineryLayer(GradientCheckpointingLayer):
 
     def _transform(self, hidden_states: Tensor) -> Tensor:
         def transform(states: Tensor) -> Tensor:
+            if not self.chunk_size:  # transformers' function looks at signatures in every call
+                return self._transform_chunk(states)
             return apply_chunking_to_forward(self._transform_chunk, self.chunk_size, 1, states)
 
         return self._residual(hidden_states, transform, "feed_forward")

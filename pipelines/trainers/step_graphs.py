@@ -80,7 +80,7 @@ class StepGraphs:
     def __init__(
         self, model: nn.Module, tell: Callable[[str], None] = lambda message: None, record: Record | None = None
     ) -> None:
-        """`tell` is handed why nothing is recorded any more, where that is found out on the way."""
+        """`tell` is handed that the first shape was recorded, or why none is."""
         self.learning = [each for each in model.parameters() if each.requires_grad]
         self.weights = sum(each.numel() for each in model.parameters())
         words = {id(each.weight): each.weight.numel() for each in model.modules() if isinstance(each, nn.Embedding)}
@@ -110,6 +110,8 @@ class StepGraphs:
             if recording is None:
                 self.stopped = True
                 return passes(batch, items)
+            if not self.recordings:
+                self.tell("steps are recorded as CUDA graphs, one for each padded length, and replayed")
             self.recordings[key] = recording
         gradients_in_place(recording.places)
         for name, place in recording.batch.items():

@@ -336,6 +336,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         try:
             return super().train(*given, **keywords)
         finally:
+            self.graphs = None  # and the memory of the card that they hold
             layer_compilation.as_before(self.model)
 
     def _prepare_for_training(self, *given: Any, **keywords: Any) -> Any:

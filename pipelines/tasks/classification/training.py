@@ -11,6 +11,7 @@ import torch
 from pipelines.core.errors import DataError
 from pipelines.data.encoding import EncodedRows, collate, encode, few_lengths
 from pipelines.data.ragged import made_once
+from pipelines.models.predict import device
 from pipelines.objectives.losses import classification_loss
 from pipelines.tasks import auxiliary_lm
 from pipelines.tasks.scoring import score
@@ -49,6 +50,7 @@ class ClassificationTraining(TaskTraining):
             context, examples.truncated, len(examples), f"rows are cut to {limit} tokens", "max_length sets the limit"
         )
         smoothing, alone = subject.label_smoothing_factor, subject.auxiliary_lm is None
+        weights = None if weights is None else weights.to(device())  # once: a copy in each step would wait for a GPU
         loss = partial(classification_loss, smoothing=smoothing, weights=weights, head_alone=alone)
         return auxiliary_lm.prepared(
             subject,
