@@ -112,8 +112,8 @@ class ReadPlaces:
     """Which places of a batch are read."""
 
     def __init__(self, numbers: Tensor | None = None, shape: torch.Size | None = None) -> None:
-        """`numbers` (read,) are those of the places among (batch, query), `shape`; without them it is the first place of
-        each row, however long the rows are."""
+        """`numbers` (read,) are those of the places among (batch, query), `shape`; without them it is the first place
+        of each row, however long the rows are."""
         self.numbers, self.shape = numbers, shape
 
     @classmethod

@@ -204,9 +204,11 @@ def on_another_stream() -> Iterator[None]:
     """Work that a recording asks to be done before it, where it does not meet the usual stream."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream().wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.current_stream().wait_stream(stream)
 
 
 class Recorder:

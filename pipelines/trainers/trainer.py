@@ -212,8 +212,8 @@ def fit(
     `meter` is what `loss` adds further numbers to: their means stand beside every logged loss and every evaluation.
     `only_named_rows` says that nothing but the look-up of `input_ids` reads the word embedding, of which rows that no
     example names then take no part in the steps. `frozen_once` has frozen layers below the first that learns asked once
-    for each example, without dropout; the model must read the batch of `collate` and nothing else. `same_steps` says that
-    `loss` does the same for every batch of one shape, so that a GPU may replay it.
+    for each example, without dropout; the model must read the batch of `collate` and nothing else. `same_steps` says
+    that `loss` does the same for every batch of one shape, so that a GPU may replay it.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
