@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.core.interfaces import Rows
 from pipelines.data import encoding
-from pipelines.data.encoding import Columns, PartedColumns, collate, encode, encode_pairs, read_part
+from pipelines.data.encoding import Columns, PartedColumns, collate, encode, encode_pairs, few_lengths, read_part
 from pipelines.data.tokenizers.bpe import BPE
 from pipelines.data.tokenizers.wordpiece import WordPiece
 
@@ -97,6 +97,22 @@ def test_batches_are_those_of_transformers(
         assert batch[key].dtype == value.dtype
     assert batch["labels"].tolist() == [0, 1, 1, 0, 1]
     assert batch["labels"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(("at_most", "expected"), [(16, 16), (20, 16), (13, 13), (11, 11), (5, 11)])
+def test_batches_are_padded_to_few_lengths_and_never_beyond_what_a_model_reads(
+    at_most: int, expected: int, tokenizer: Any
+):
+    examples = [{"input_ids": list(range(2, 2 + length))} for length in (4, 11)]
+    batch = collate(tokenizer, examples, pad_to_multiple_of=8, at_most=at_most)
+    assert batch["input_ids"].shape == (2, expected)
+    assert batch["attention_mask"].sum(-1).tolist() == [4, 11]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_few_lengths_are_for_gpus(there: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert few_lengths(20) == ({"pad_to_multiple_of": 8, "at_most": 20} if there else {})
 
 
 def test_lengths_and_truncation_are_counted(tokenizer: Any):
