@@ -416,9 +416,10 @@ class StageTrainer(Base):  # type: ignore[misc]
             clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
         return norm
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """transformers' estimate for a batch; it would count all parameters in every step."""
-        read = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
+    def floating_point_ops(self, inputs: Any) -> int:
+        """transformers' estimate for a batch; it would count all parameters in every step. TRL's batches can be lists."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        read = inputs.get(name) if isinstance(inputs, Mapping) else None
         if not isinstance(read, Tensor) or not read.numel():
             return int(super().floating_point_ops(inputs))
         if self.operations_of_a_token is None:

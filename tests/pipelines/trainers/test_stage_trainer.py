@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer
 
 from pipelines.core.errors import StageError, Stopped
 from pipelines.core.events import read_events
@@ -470,3 +471,16 @@ def test_what_each_process_holds_is_told(
     (told,) = events(place)
     assert (told["event"], told["profile"], told["num_processes"]) == ("distributed", profile, 2)
     assert told["ranks"] == [{"rank": 0, "local": 6, "global": 6}, {"rank": 1, "local": 1, "global": 6}]
+
+
+def test_operations_are_those_that_transformers_estimates(context: Callable[..., Context]) -> None:
+    model = tiny.build("bert", tiny.THREE)
+    args = training_arguments(context(), TrainingArguments())
+    plain = Trainer(model, args)
+    own = type("Own", (StageTrainer, Trainer), {})
+    counting = own.__new__(own)
+    counting.begin(context(), None)
+    Trainer.__init__(counting, model, args)
+    for batch in (tiny.batch(2, 5), tiny.batch(4, 9), {"labels": torch.zeros(2)}, [{"prompt": "TRL's"}]):
+        assert counting.floating_point_ops(batch) == plain.floating_point_ops(batch)
+    assert counting.floating_point_ops(tiny.batch(2, 5)) > 0
