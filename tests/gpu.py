@@ -384,7 +384,7 @@ class Bench:
                 optimizer.step()
                 model.zero_grad()
             if graphs and not recordings.recordings:
-                raise Failure(told[-1])
+                raise Failure(told[-1] if told else "nothing was recorded")
             weights = torch.cat([each.detach().flatten() for each in model.parameters()])
             return [each.item() for each in losses], weights, len(recordings.recordings)
 

@@ -417,7 +417,7 @@ class StageTrainer(Base):  # type: ignore[misc]
         return norm
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """transformers' estimate for a batch; it would count all parameters in every step. TRL's batches can be lists."""
+        """transformers' estimate for a batch, which TRL makes a list; it would count all parameters in every step."""
         name = getattr(self.model, "main_input_name", "input_ids")
         read = inputs.get(name) if isinstance(inputs, Mapping) else None
         if not isinstance(read, Tensor) or not read.numel():

@@ -42,25 +42,19 @@ SEEN = 2
 MOST = 64
 """Shapes that are recorded: each holds some megabytes."""
 MOST_OPERATIONS = 4e12
-"""Of a batch, 6 for each weight and token (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). Above that a GPU
-takes about as long as the processor that launches it, and the memory of recordings is wanted for other things."""
+"""Of a batch, 6 for each weight and token (Kaplan et al. 2020, section 2.1, arxiv.org/abs/2001.08361). By
+estimate a GPU takes as long above that as the processor that launches it, and the memory has better uses."""
 
 
-def why_not(model: PreTrainedModel, args: LiveArguments, tuner: Tuner | None) -> str | None:
-    """Why the steps of this model cannot be recorded; None where they can, as far as settings tell."""
-    layers = {getattr(model.config, name, 0) for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")}
-    reasons = {
-        "there is no GPU": args.device.type != "cuda",
-        "several processes share a step": args.world_size > 1 or args.n_gpu > 1,
-        "fp16 looks at its gradients": args.fp16,
-        "layers are compiled": args.torch_compile,
-        "activations are computed twice": args.activation_checkpointing,
-        "the cache of memory is emptied": args.torch_empty_cache_steps is not None,
-        "layers are left out at random": any(layers),
-        "other weights learn from epoch to epoch": tuner is not None and tuner.unfreezes,
-        "weights are packed": getattr(model, "hf_quantizer", None) is not None,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+def can_be_recorded(model: PreTrainedModel, args: LiveArguments, tuner: Tuner | None) -> bool:
+    """Whether settings leave every step of a shape the same: one GPU, and nothing that looks at gradients, computes
+    activations twice, leaves layers out, or lets other weights learn from epoch to epoch."""
+    several = args.world_size > 1 or args.n_gpu > 1
+    twice = args.torch_compile or args.activation_checkpointing or args.torch_empty_cache_steps is not None
+    left_out = any(getattr(model.config, f"{part}layerdrop", 0) for part in ("", "encoder_", "decoder_"))
+    packed = getattr(model, "hf_quantizer", None) is not None
+    thaws = tuner is not None and tuner.unfreezes
+    return args.device.type == "cuda" and not (several or args.fp16 or twice or left_out or packed or thaws)
 
 
 @dataclass

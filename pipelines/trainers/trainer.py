@@ -43,7 +43,7 @@ from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
 from pipelines.trainers.profile import profiled
 from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
-from pipelines.trainers.step_graphs import StepGraphs, why_not
+from pipelines.trainers.step_graphs import StepGraphs, can_be_recorded
 from pipelines.trainers.trackers import trackers
 from pipelines.tuners.tuner import Tuner
 
@@ -347,7 +347,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
                 words = {"backend": self.args.torch_compile_backend, "mode": self.args.torch_compile_mode}
                 layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
         prepared = super()._prepare_for_training(*given, **keywords)
-        if self.same_steps and self.halving is None and why_not(self.model, self.args, self.tuner) is None:
+        if self.same_steps and self.halving is None and can_be_recorded(self.model, self.args, self.tuner):
             self.graphs = StepGraphs(self.model, lambda message: self.context.events.emit("progress", message=message))
         return prepared
 
