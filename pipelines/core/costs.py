@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,6 +91,19 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
+class SecondModel:
+    """A model that learns beside the first one from the same examples, and shares its embeddings."""
+
+    name: str
+    """What its weights are called in a plan."""
+    head: Head
+    words: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """The words of its config that differ from those of the first model's config, which it is given."""
+    predicted: int
+    """Tokens that get a score for each word of the vocabulary from it."""
+
+
+@dataclass(frozen=True)
 class Example:
     """What passes through the model for one example of a training stage."""
 
@@ -121,6 +134,7 @@ class Example:
     """How often a step learns from its examples."""
     updates: int = 1
     """Optimizer steps of each round."""
+    second: SecondModel | None = None
 
 
 class ModelSize(Protocol):

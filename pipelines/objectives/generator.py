@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from pipelines.core.interfaces import IGNORED
 from pipelines.data.randomness import uniforms
 from pipelines.models.log_probabilities import logits_of
 from pipelines.objectives.objective import Collate
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 SAMPLED = 32
 """Stream of random numbers: which token the generator puts in."""
@@ -44,29 +41,6 @@ class Replacing:
         batch["luck"] = torch.from_numpy(luck.astype(np.float32))
         batch["replaced"] = torch.where(batch["attention_mask"].bool(), 0, IGNORED)
         return batch
-
-
-def generator_words(config: PreTrainedConfig, size: float) -> dict[str, Any]:
-    """The generator's words where they differ from the model's: `size` times its width, the same embeddings.
-
-    A BERT's generator is an ELECTRA's, which has the same embeddings and projects them to its own width. Heads are
-    kept of an even size.
-    """
-    heads = max(1, round(config.num_attention_heads * size))
-    width = max(1, round(config.hidden_size * size / (2 * heads))) * 2 * heads
-    words = {
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "intermediate_size": max(1, round(config.intermediate_size * size)),
-        "embedding_size": getattr(config, "embedding_size", None) or config.hidden_size,
-    }
-    groups = getattr(config, "num_key_value_heads", None)
-    if groups is not None:
-        grouped = max(1, round(groups * size))
-        words["num_key_value_heads"] = grouped if heads % grouped == 0 else heads
-    if config.model_type == "bert":
-        words["model_type"] = "electra"
-    return words
 
 
 class GeneratorAndDiscriminator(PreTrainedModel):  # type: ignore[misc]

@@ -9,10 +9,13 @@ a quarter to a half of the width (section 3.2, figure 3). Both as one module: `p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from pipelines.core.costs import Example, SecondModel
 from pipelines.core.interfaces import Head
 from pipelines.objectives.masked_lm import MaskedLM
 from pipelines.objectives.objective import Collate, Objective
@@ -66,6 +69,13 @@ class ReplacedTokenDetection(Objective):
         """What the generator learns: every chosen token becomes the mask."""
         return MaskedLM(probability=self.probability, replace_with_mask=1.0, replace_with_random=0.0)
 
+    def example(self, block_size: int) -> Example:
+        words = partial(generator_words, size=self.generator_size)
+        named = self.masking().example(block_size).predicted
+        return replace(
+            super().example(block_size), second=SecondModel("generator", Head("masked_lm"), words, predicted=named)
+        )
+
     def collate(self, tokenizer: PreTrainedTokenizerBase, seed: int, config: PreTrainedConfig | None = None) -> Collate:
         from pipelines.objectives.generator import Replacing
 
@@ -75,9 +85,9 @@ class ReplacedTokenDetection(Objective):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, build: Callable[..., PreTrainedModel]
     ) -> PreTrainedModel:
         """The model and its generator in one module."""
-        from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words
+        from pipelines.objectives.generator import GeneratorAndDiscriminator
 
-        generator = build(Head("masked_lm"), **generator_words(model.config, self.generator_size))
+        generator = build(Head("masked_lm"), **generator_words(model.config.to_dict(), size=self.generator_size))
         return GeneratorAndDiscriminator(model, generator)
 
     def finish(self, model: PreTrainedModel) -> PreTrainedModel:
@@ -90,3 +100,27 @@ class ReplacedTokenDetection(Objective):
         from pipelines.objectives.generator import both_losses
 
         return both_losses(model, batch)
+
+
+def generator_words(config: Mapping[str, Any], size: float) -> dict[str, Any]:
+    """The words of the generator's config where they differ from the model's: `size` times its width, the same
+    embeddings.
+
+    A BERT's generator is an ELECTRA's, which has the same embeddings and projects them to its own width. Heads are
+    kept of an even size.
+    """
+    heads = max(1, round(config["num_attention_heads"] * size))
+    width = max(1, round(config["hidden_size"] * size / (2 * heads))) * 2 * heads
+    words = {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": max(1, round(config["intermediate_size"] * size)),
+        "embedding_size": config.get("embedding_size") or config["hidden_size"],
+    }
+    groups = config.get("num_key_value_heads")
+    if groups is not None:
+        grouped = max(1, round(groups * size))
+        words["num_key_value_heads"] = grouped if heads % grouped == 0 else heads
+    if config.get("model_type") == "bert":
+        words["model_type"] = "electra"
+    return words

@@ -232,8 +232,6 @@ class Pretrain(Stage):
                 taken = max(1, objective.raw_length(self.block_size))
                 examples = sum(size for size in sizes if size is not None) // BYTES_PER_TOKEN // taken
                 notes.append(f"about {examples:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
-        if objective.two_models:
-            notes.append("the generator that is trained beside the model is not counted")
         shape = planning.recipe.model.architecture
         if shape and not self.cross_document_attention and objective.by_sequences:
             why = takes_sequences(architecture_fields.resolve(shape))

@@ -7,9 +7,9 @@ from typing import Any
 
 from pipelines.architectures import convolutional_arithmetic, recurrent_arithmetic
 from pipelines.core import architecture_fields
-from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory
+from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory, SecondModel
 from pipelines.core.interfaces import Head
-from pipelines.runs.planning.model_size import PLAIN_HEADS, TunedWeights, applied, outputs
+from pipelines.runs.planning.model_size import PLAIN_HEADS, Shape, TunedWeights, applied, outputs
 from pipelines.runs.planning.training_memory import FLOAT, OPTIMIZER_BYTES, Segment, Step, fullest_moment
 
 ARITHMETIC: dict[str, Any] = {"finery-rnn": recurrent_arithmetic, "finery-cnn": convolutional_arithmetic}
@@ -50,6 +50,9 @@ class BaselineShape:
 
     def lacking(self, head: Head, before: Head) -> list[str]:
         return ["classifier"] if head.kind == "sequence_classification" and head != before else []
+
+    def second(self, model: SecondModel) -> tuple[Shape, int]:
+        raise NotImplementedError(f"no objective trains a second model beside {self.model_type}")
 
     def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> TunedWeights:
         return applied({"model_type": self.model_type, **self.config}, tuner, head, fresh)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pipelines.architectures import arithmetic
 from pipelines.architectures.arithmetic import LinearLayer
 from pipelines.core import architecture_fields
-from pipelines.core.costs import ModelSize
+from pipelines.core.costs import ModelSize, SecondModel
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import model_types
 from pipelines.core.recipe import Recipe
@@ -129,6 +129,9 @@ BY_FORMULA = ("lora", "qlora")
 BEYOND_FORMULA = ("exclude_modules", "layers_to_transform", "rank_pattern")
 """unless one of these keys is used."""
 
+SHARED = tuple(f"{name}_embeddings.weight" for name in ("word", "position", "token_type"))
+"""How the names of the weights end that a second model takes from the first (`pipelines.objectives.generator`)."""
+
 CUT = ("bert", "roberta", "electra", "deberta-v2", "gpt2", "llama", "mistral")
 """Types of transformers whose last layer is known to run for the places that are read alone."""
 
@@ -148,6 +151,9 @@ class Shape(ModelSize, Protocol):
     def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> TunedWeights:
         """What a tuner adds and makes learn; `fresh` modules learn whole. Raises what the tuner raises when it
         does not fit."""
+
+    def second(self, model: SecondModel) -> tuple[Shape, int]:
+        """The model that learns beside this one, and how many of its weights are this one's embeddings."""
 
 
 def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
@@ -185,6 +191,13 @@ class OwnShape:
 
     def words(self, head: Head) -> dict[str, Any]:
         return self.config if head.pooling is None else {**self.config, "classifier_pooling": head.pooling}
+
+    def second(self, model: SecondModel) -> tuple[Shape, int]:
+        words = {**self.config, **model.words(self.config)}
+        layers = arithmetic.linear_layers(words, model.head.kind, outputs(model.head))
+        projections = sum(layer.parameters for layer in layers if layer.part == "embeddings")
+        shape = OwnShape(words)
+        return shape, shape.counts(model.head)["embeddings"] - projections
 
     def cuts_last_layer(self, head: Head) -> bool:
         return not self.chunks and not (
@@ -309,6 +322,11 @@ class ForeignShape:
 
     def adapter(self, tuner: object, head: Head, fresh: Sequence[str]) -> TunedWeights:
         return applied(self.config, tuner, head, fresh)
+
+    def second(self, model: SecondModel) -> tuple[Shape, int]:
+        shape = ForeignShape({**self.config, **model.words(self._model(self.plain_head).config.to_dict())})
+        weights = dict(shape._model(model.head).named_parameters())
+        return shape, sum(weight.numel() for name, weight in weights.items() if name.endswith(SHARED))
 
     def _model(self, head: Head) -> Any:
         if head not in self._built:

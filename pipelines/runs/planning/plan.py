@@ -9,6 +9,7 @@ gradient, which leaves two under LoRA, and one where the head alone learns. Reco
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -220,6 +221,8 @@ class Planner:
 
     def training(self, stage: Stage, head: Head, example: Example, examples: int | None, notes: list[str]) -> StagePlan:
         plan = self._training(stage, head, example, examples, notes)
+        if example.second is not None and plan.all_parameters is not None:
+            plan = self._with_second(plan, stage, example, examples)
         if plan.memory is None or not example.copies or plan.all_parameters is None:
             return plan
         # stages with a reference of their own run under no other profile that divides weights
@@ -317,6 +320,35 @@ class Planner:
             memory = replace(memory, weights=memory.weights - saved, peak=memory.peak - saved)
         return replace(plan, memory=memory)
 
+    def _with_second(self, plan: StagePlan, stage: Any, example: Example, examples: int | None) -> StagePlan:
+        """`plan` with the model that learns beside: its operations and weights, the embeddings counted once."""
+        second, beside = example.second, copy.copy(self)
+        assert second is not None
+        assert self.model is not None
+        beside.model, shared = self.model.second(second)
+        own = replace(example, predicted=second.predicted, second=None)
+        other = beside._training(stage, second.head, own, examples, [])
+        if other.all_parameters is None or other.trainable_parameters is None:
+            return replace(plan, notes=(*plan.notes, *other.notes, f"the {second.name} is not counted"))
+        added = other.all_parameters - shared
+        parameters = {**plan.parameters, second.name: added, "total": plan.parameters["total"] + added}
+        plan = replace(
+            plan,
+            parameters=parameters,
+            trainable_parameters=(plan.trainable_parameters or 0) + added,
+            all_parameters=(plan.all_parameters or 0) + added,
+        )
+        if plan.flops is not None and other.flops is not None and plan.seconds is not None:
+            seconds = plan.seconds + other.flops / self.flops_per_second
+            plan = replace(plan, flops=plan.flops + other.flops, seconds=seconds)
+        if plan.memory is not None and other.memory is not None:
+            plan = replace(plan, memory=_both(plan.memory, other.memory, added / other.all_parameters))
+        if plan.communication is not None and other.communication is not None:
+            sent = round(other.communication.bytes * added / other.all_parameters)
+            sum_of_both = replace(plan.communication, bytes=plan.communication.bytes + sent)
+            plan = replace(plan, communication=sum_of_both)
+        return plan
+
     def _cuts(self, stage: Any, head: Head, arguments: Mapping[str, Any]) -> bool:
         """Whether the last layer can run for the places that are read alone, as `models.read_places` finds out: not
         where it is compiled, where virtual tokens stand before a text, or where weights are divided untried."""
@@ -384,6 +416,19 @@ def _memory(
     by_layer = None if tuned is None else tuned.by_layer
     return training_memory.memory(
         words, head.kind, outputs(head), step, parameters=parameters, trainable=trainable, learnt=by_layer
+    )
+
+
+def _both(first: Memory, second: Memory, own: float) -> Memory:
+    """Two models that learn together; the share `own` of the second one's weights is not the first one's."""
+    weights, gradients, optimizer = (round(own * each) for each in (second.weights, second.gradients, second.optimizer))
+    shared = second.weights + second.optimizer - weights - optimizer
+    return Memory(
+        first.weights + weights,
+        first.gradients + gradients,
+        first.optimizer + optimizer,
+        first.activations + second.activations,
+        first.peak + second.peak - shared,
     )
 
 

@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClas
 
 from pipelines.core.interfaces import Head
 from pipelines.data.tokenizers.wordpiece import WordPiece
-from pipelines.objectives.generator import GeneratorAndDiscriminator, generator_words, sampled
-from pipelines.objectives.replaced_token_detection import ReplacedTokenDetection
+from pipelines.objectives.generator import GeneratorAndDiscriminator, sampled
+from pipelines.objectives.replaced_token_detection import ReplacedTokenDetection, generator_words
 
 
 def test_the_defaults_are_the_papers():
@@ -117,7 +117,7 @@ def test_the_widths_of_the_base_model_are_the_papers():
     from transformers import ElectraConfig
 
     config = ElectraConfig(hidden_size=768, num_attention_heads=12, intermediate_size=3072, embedding_size=768)
-    words = generator_words(config, 1 / 3)  # table 6: the generator of ELECTRA-Base
+    words = generator_words(config.to_dict(), 1 / 3)  # table 6: the generator of ELECTRA-Base
     assert (words["hidden_size"], words["num_attention_heads"], words["intermediate_size"]) == (256, 4, 1024)
 
 

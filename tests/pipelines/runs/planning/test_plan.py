@@ -302,7 +302,6 @@ OBJECTIVES = [
     ("bert-tiny", "masked_lm", (64, 64, 10)),
     ("bert-tiny", "next_sentence", (64, 64, 10)),
     ("bert-tiny", "sentence_order", (64, 64, 10)),
-    ("bert-tiny", "replaced_token_detection", (64, 64, 0)),
     ("gpt-tiny", "causal_lm", (64, 64, 64)),
     ("gpt-tiny", "prefix_lm", (64, 64, 64)),
     ("t5-tiny", "span_corruption", None),
@@ -332,6 +331,47 @@ def test_every_objective_has_its_plan(folder, preset, objective, passes):
     assert stage.parameters == shape.counts(block.head)
     assert stage.memory.peak > 16 * stage.all_parameters
     assert not any("cannot be built" in note for note in stage.notes)
+
+
+@pytest.mark.parametrize("family", ["finery", "bert", "electra"])
+def test_the_generator_of_replaced_token_detection_is_counted(folder, family):
+    """Weights and operations of the built pair, by torch's counter; embeddings are one module."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pipelines.architectures.registration import register
+    from pipelines.runs.planning.model_size import without_weights
+
+    sizes = "hidden_size: 64, num_attention_heads: 4, num_hidden_layers: 3, intermediate_size: 256"
+    shape = "family: encoder" if family == "finery" else f"model_type: {family}"
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace(
+        "{preset: bert-tiny, position: sinusoidal, norm_position: pre}", f"{{{shape}, {sizes}}}"
+    )
+    rtd = ["stages.pretrain.objective={name: replaced_token_detection, generator_size: 0.5}"]
+    (stage,) = planned(folder, *rtd, "stages.pretrain.block_size=64", text=text).stages
+
+    recipe = loads(text, folder=folder, overrides=rtd)
+    objective, words = recipe.stages[0].objective, planning.Planner(recipe, CPU, 1, "single", "no", 1e9).model.config
+    register()
+
+    def build(head, **changed):
+        return without_weights({"model_type": family, **words, **changed}, head)
+
+    pair = objective.prepare(build(objective.head), None, build)
+    assert stage.all_parameters == stage.trainable_parameters == weights(pair)
+    assert sum(stage.parameters.values()) == 2 * stage.parameters["total"] == 2 * stage.all_parameters
+    alone = sum(each.numel() for each in pair.discriminator.parameters())
+    assert stage.parameters["generator"] == weights(pair) - alone
+
+    counter, ids = FlopCounterMode(display=False), torch.zeros(1, 64, dtype=torch.long, device="meta")
+    with counter, torch.no_grad():
+        pair.generator(input_ids=ids)
+        pair.discriminator(input_ids=ids)
+    unnamed = 64 - 10
+    forward = counter.get_total_flops() - 2 * pair.generator.get_output_embeddings().weight.numel() * unnamed
+    assert stage.flops == pytest.approx(10 * 4 * 3 * forward, rel=0.01)
+    one = planned(folder, "stages.pretrain.objective=masked_lm", "stages.pretrain.block_size=64", text=text).stages[0]
+    assert one.memory.peak < stage.memory.peak < 2 * one.memory.peak
 
 
 def test_text_taken_from_a_file_is_counted_in_what_an_example_takes(folder):
