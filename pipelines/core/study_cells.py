@@ -29,6 +29,7 @@ from pipelines.core.study_matrix import (
     combinations,
     label,
     leaves_out_stage,
+    path_parts,
 )
 from pipelines.core.study_options import Search, StudyOptions, reference_axis, unfit_options
 
@@ -199,12 +200,38 @@ class StudyRecipe:
         )
         return replace(draft, data=data).recipe(self.ids)
 
-    def trial(self, group: CellGroup, values: Values, budget: Values | None = None, cell: Cell | None = None) -> Recipe:
+    def matched_first(self, cell: Cell) -> bool:
+        """Whether the stage whose budget is matched stands before all that the search changes: trials then train it as
+        the cells do, and it is made once for both."""
+        budget, search = self.options.budget, self.options.search
+        group = self.group_of(cell)
+        if budget is None or search is None or group is None:
+            return False
+        try:
+            target = self.budgeted(cell)
+        except ConfigIssues:  # said where its budget is matched
+            return False
+        ids = [stage.id for stage in cell.recipe.stages]
+        behind = ids[ids.index(target) + 1 :]
+        changed = [path_parts(path) for path in (*group.grid[0], *search.budget, *(search.halving or {}))]
+        return all(parts[0] == "stages" and parts[1] in behind for parts in changed)
+
+    def trial(
+        self,
+        group: CellGroup,
+        values: Values,
+        budget: Values | None = None,
+        cell: Cell | None = None,
+        matched: Values | None = None,
+    ) -> Recipe:
         """The recipe of one trial: trained up to the stage that is searched over, scored on the part of train set
-        aside or by `study.search.evaluate`. `cell` is one of the group's repeats, by default the first."""
+        aside or by `study.search.evaluate`. `cell` is one of the group's repeats, by default the first; `matched` are
+        the values that match its budget, where they are known before (`matched_first`)."""
         search = self.options.search
         assert search is not None
         draft = (cell or group.cell).draft
+        for path, value in (matched or {}).items():
+            draft = draft.put(path, value, ("study", "budget"))
         for path, value in search.budget.items():
             draft = draft.put(path, value, ("study", "search", "budget", path))
         for path, value in (budget or {}).items():

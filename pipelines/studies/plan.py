@@ -155,16 +155,16 @@ class _Sum:
 
     def add(self, recipe: Recipe, costs: Plan, done: set[str]) -> None:
         for stage, each in zip(recipe.stages, costs.stages, strict=True):
-            fingerprint = _fingerprint(recipe, stage)
+            fingerprint = same_work(recipe, stage)
             if fingerprint in done or stage.stage == "publish":
                 continue
             done.add(fingerprint)
             self.seconds = None if self.seconds is None or each.seconds is None else self.seconds + each.seconds
 
 
-def _fingerprint(recipe: Recipe, stage: Stage) -> str:
+def same_work(recipe: Recipe, stage: Stage) -> str:
     """What makes a stage the same work in two recipes, as far as the recipes tell."""
-    reads = [_fingerprint(recipe, recipe.stage(name)) if name != "model" else "" for name in stage.reads(recipe)]
+    reads = [same_work(recipe, recipe.stage(name)) if name != "model" else "" for name in stage.reads(recipe)]
     model = recipe.model.plain() if not reads or "" in reads else None
     return digest(
         [stage.identity(), recipe.seed_of(stage), reads, model, recipe.tokenizer.plain() if recipe.tokenizer else None]

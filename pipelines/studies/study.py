@@ -29,10 +29,11 @@ from pipelines.core.files import JSONObject, lock, write_json, write_text
 from pipelines.core.fork_server import ForkServer
 from pipelines.core.recipe import Recipe
 from pipelines.core.signals import StopSignal, stop_on_signals
-from pipelines.core.study_cells import Cell, CellGroup, StudyRecipe, named, told
+from pipelines.core.study_cells import Cell, CellGroup, StudyRecipe, Values, named, told
 from pipelines.runs import fingerprints, hardware
 from pipelines.studies.budget import UnmatchedBudgetError, match_budget, measured_seconds
 from pipelines.studies.page import write_results
+from pipelines.studies.plan import same_work
 from pipelines.studies.search import Trial, edge, ranked, rungs, score_of
 from pipelines.studies.state import CellState, StudyState
 from pipelines.studies.workers import RunEnd, Workers, is_complete, slots
@@ -74,7 +75,7 @@ class Study(StudyState):
                     for number, cell in enumerate(group.repeats, start=1):
                         trials[name if number == 1 else f"{name}-seed{number}"] = (group, trial, cell)
             recipes = {
-                name: self.plan.trial(group, trial.values, budget, cell)
+                name: self.plan.trial(group, trial.values, budget, cell, self._matched(cell))
                 for name, (group, trial, cell) in trials.items()
             }
             labels = {name: {**group.labels, "trial": told(trial.values)} for name, (group, trial, _) in trials.items()}
@@ -97,6 +98,11 @@ class Study(StudyState):
                 survivors[group.number] = [each.at for each in order[:keep]]
         for group in self.plan.groups:
             self._choose(group)
+
+    def _matched(self, cell: Cell) -> Values:
+        """What matches the budget of a cell, as far as it is known."""
+        matched = self.states[cell.number - 1].matched
+        return matched.values if matched is not None else {}
 
     def _choose(self, group: CellGroup) -> None:
         last = max(each.rung for each in self.tried[group.number])
@@ -130,8 +136,9 @@ class Study(StudyState):
             self.edges[group.number] = sentence
             self.events.emit("warning", message=f"{named(group.labels)}: {sentence}")
 
-    def match(self) -> None:
-        """Give every cell its budget, after measuring steps where time is what is matched."""
+    def match(self, searched: bool) -> None:
+        """Give every cell its budget, after measuring steps where time is what is matched. Before the search those whose
+        budget it does not change, behind it the others."""
         budget = self.plan.options.budget
         if budget is None:
             return
@@ -142,7 +149,7 @@ class Study(StudyState):
 
         rows: dict[tuple[str, ...], list[CellState]] = {}
         for state in self.states:
-            if state.status == "queued":
+            if state.status == "queued" and self.plan.matched_first(state.cell) != searched:
                 rows.setdefault(row_of(state.cell), []).append(state)
         times = (
             self._probe({key: states[0] for key, states in rows.items()}, budget.probe_steps)
@@ -224,7 +231,7 @@ class Study(StudyState):
             write_text(folder / "recipe.yaml", recipe.to_yaml())
             left.append((name, folder))
         for ended in self.workers.do(
-            left,
+            left if len(self.workers.slots) < 2 else _one_of_each_first(left, recipes),
             started=lambda name: self._emit(name, "running", labels[name]),
             warn=lambda message: self.events.emit("warning", message=message),
         ):
@@ -260,6 +267,21 @@ def _status(ended: RunEnd) -> str:
     if ended.code == EXIT_STOPPED:
         return "stopped"
     return "refused" if ended.code == EXIT_USAGE or ended.reason == REFUSED else "failed"
+
+
+def _one_of_each_first(runs: list[tuple[str, Path]], recipes: Mapping[str, Recipe]) -> list[tuple[str, Path]]:
+    """The runs in an order in which those side by side train different things first, where they can: two that begin
+    with the same training, a pretraining for instance, wait for one of them."""
+    first: list[tuple[str, Path]] = []
+    rest: list[tuple[str, Path]] = []
+    seen: set[str] = set()
+    for run in runs:
+        recipe = recipes[run[0]]
+        trained = [stage for stage in recipe.stages if stage.trains]
+        shared = same_work(recipe, trained[0]) if len(trained) > 1 else run[0]
+        (rest if shared in seen else first).append(run)
+        seen.add(shared)
+    return [*first, *rest]
 
 
 def _kept(count: int, halving: JSONObject, rung: int) -> int:
@@ -321,9 +343,11 @@ def _through(study: Study, source: JSONObject) -> int:
         trials=sum(len(each.grid) * len(each.repeats) for each in study.plan.groups),
     )
     try:
-        study.search()
+        study.match(searched=False)
         if not study.stopped:
-            study.match()
+            study.search()
+        if not study.stopped:
+            study.match(searched=True)
         if not study.stopped:
             study.run()
         code = study.exit_code()

@@ -9,6 +9,7 @@ from pipelines.core.load import load, load_study
 from pipelines.runs.planning.plan import plan
 from pipelines.studies.budget import measured_seconds
 from pipelines.studies.study import run_study
+from pipelines.studies.workers import RunEnd
 from tests.pipelines.studies.written_runs import PretendWorkers
 
 pytestmark = pytest.mark.usefixtures("survey")
@@ -185,3 +186,63 @@ def test_a_probe_that_another_run_made_is_timed_as_a_whole(tmp_path):
     (place / "metrics.json").write_text(json.dumps({"train_runtime": 6.0, "train_steps": 30}))
     assert measured_seconds(tmp_path, "mrpc") == pytest.approx(0.2)
     assert measured_seconds(tmp_path, "other") is None
+
+
+PRETRAINED = """\
+name: objectives
+model: {architecture: {preset: bert-tiny, vocab_size: 1000}}
+tokenizer: {train: wordpiece, vocab_size: 1000}
+stages:
+  - {stage: pretrain, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 120, per_device_train_batch_size: 8}}
+  - {stage: supervised, id: mrpc, task: glue/mrpc, max_length: 64, arguments: {max_steps: 10}}
+  - {stage: evaluate}
+matrix:
+  task: {mrpc: {}, rte: {stages.mrpc.task: glue/rte}}
+  objective:
+    masks: {}
+    replaced: {stages.pretrain.objective: replaced_token_detection}
+study:
+  reference: masks
+  budget: {match: steps, stage: pretrain}
+  search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}, per: [objective]}
+"""
+
+
+class Written(PretendWorkers):
+    """Workers that do nothing but what is written down, two at a time."""
+
+    def __init__(self):
+        super().__init__(lambda recipe, name: RunEnd(name, 1, 0.0, "not run"))
+        self.slots = self.slots * 2
+
+
+def trials_of(text, tmp_path, study, *overrides):
+    workers = Written()
+    run_study(study(text, *overrides), tmp_path / "runs", None, {}, workers.stop, workers)
+    return {name: load(tmp_path / "runs" / name / "recipe.yaml") for name in workers.done}
+
+
+def test_trials_behind_the_matched_stage_train_it_as_the_cells_do(study, tmp_path):
+    text = PRETRAINED.replace("replaced_token_detection}", "replaced_token_detection, stages.pretrain.block_size: 64}")
+    trials = trials_of(text, tmp_path, study, "study.budget.match=tokens")
+    assert {name: recipe.stages[0].arguments.max_steps for name, recipe in trials.items()} == {
+        "search/01-01": 120,
+        "search/01-02": 120,
+        "search/02-01": 240,
+        "search/02-02": 240,
+    }
+
+
+def test_a_search_of_the_matched_stage_comes_before_its_budget(study):
+    behind, itself = study(PRETRAINED), study(PRETRAINED.replace("stage: pretrain}", "stage: mrpc}"))
+    assert [behind.matched_first(cell) for cell in behind.cells] == [True] * 4
+    assert [itself.matched_first(cell) for cell in itself.cells] == [False] * 4
+
+
+def test_runs_side_by_side_begin_with_different_trainings(study, tmp_path):
+    assert list(trials_of(PRETRAINED, tmp_path, study)) == [
+        "search/01-01",
+        "search/02-01",
+        "search/01-02",
+        "search/02-02",
+    ]
