@@ -137,8 +137,8 @@ class Study(StudyState):
             self.events.emit("warning", message=f"{named(group.labels)}: {sentence}")
 
     def match(self, searched: bool) -> None:
-        """Give every cell its budget, after measuring steps where time is what is matched. Before the search those whose
-        budget it does not change, behind it the others."""
+        """Give every cell its budget, after measuring steps where time is what is matched. Before the search
+        those whose budget it does not change, behind it the others."""
         budget = self.plan.options.budget
         if budget is None:
             return

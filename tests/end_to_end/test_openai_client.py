@@ -179,7 +179,9 @@ def test_a_file_becomes_a_model_by_the_openai_client_alone(server, tmp_path):
         f"{url}/api/v1/models/{job.fine_tuned_model}/download", headers={"Authorization": f"Bearer {token}"}, timeout=60
     )
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extractall(
+            tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )  # not before Python 3.11.4
         folder = tmp_path / tar.getnames()[0].partition("/")[0]
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

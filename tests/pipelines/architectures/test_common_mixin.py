@@ -63,7 +63,11 @@ def transformers_tests(request: pytest.FixtureRequest, tmp_path_factory: pytest.
         pytest.skip(reason)
     with tarfile.open(archive) as packed:
         inside = f"transformers-{version}/tests/"
-        packed.extractall(folder, [member for member in packed if member.name.startswith(inside)], filter="data")
+        packed.extractall(
+            folder,
+            [member for member in packed if member.name.startswith(inside)],
+            **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}),
+        )  # not before Python 3.11.4
     tests = folder / inside
     for name, source in {"__init__.py": "", **NOT_DISTRIBUTED}.items():
         (tests / name).parent.mkdir(exist_ok=True)

@@ -216,7 +216,9 @@ def test_nothing_that_is_published_names_a_folder_of_the_server(server: Server, 
     (stranger / "data").mkdir(parents=True)
     (stranger / "data/rows.jsonl").write_text(LABELLED)
     with tarfile.open(fileobj=io.BytesIO(server.get("/api/v1/models/own/download").content)) as said:
-        said.extractall(stranger, filter="data")
+        said.extractall(
+            stranger, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )  # not before Python 3.11.4
     line = next(line for line in found["own"]["README.md"].splitlines() if line.startswith("finery verify"))
     verb = [sys.executable, "-m", "service.cli", *shlex.split(line.partition("  #")[0])[1:3], "--json"]
     done = subprocess.run(verb, cwd=stranger, capture_output=True, text=True, env=server.environment)
