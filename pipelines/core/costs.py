@@ -153,6 +153,9 @@ class ModelSize(Protocol):
         `target` is the length of the decoder's part of an encoder-decoder.
         """
 
+    def outside_body(self, head: Head) -> int:
+        """Weights that are not the body's, which several heads on one body do not share."""
+
     def words(self, head: Head) -> dict[str, Any] | None:
         """FineryConfig's words of a model of these sizes, for formulas; None when the config does not name its sizes,
         or ours has no such head."""

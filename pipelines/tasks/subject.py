@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
-from pipelines.core.interfaces import Pooling
+from pipelines.core.costs import Example
+from pipelines.core.interfaces import Head, Pooling
 from pipelines.core.model_types import pooling_misfit, sees_ahead
 from pipelines.core.registry import OBJECTIVES, TASK_KINDS
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
 from pipelines.tasks.base import TaskField, TaskKind, resolve
+from pipelines.tasks.known import head_without_rows, task_rows
 from pipelines.tasks.training import training_of
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 
 LANGUAGE_MODELS = ("finery", "gpt2", "gpt_neox", "llama", "openai-gpt", "qwen2", "qwen3")
 """Decoders whose logits are nothing but the output matrix times what the body says: `auxiliary_lm` is for them."""
+
+WRITES = Head("seq2seq_lm")
+"""The head of a task whose answers are written."""
 
 
 def _weights(value: object) -> Any:
@@ -151,6 +158,17 @@ class Subject(Block):
         columns = self.learnt_as().columns_read(task)
         template = {"chat_template": chat_templates.content_of(self.chat_template)} if self.chat_template else {}
         return {f"train.{'+'.join(columns)}" if columns else "train": task.content()["train"]} | template
+
+    def planned(self, task: LabelledTask, notes: list[str]) -> tuple[Head, Example, int | None]:
+        """(the head, what passes through the model for an example, training rows or None), no row being read."""
+        head = WRITES if self.as_text else replace(head_without_rows(task, notes), pooling=self.pooling)
+        rows = task_rows(task, "train")
+        if self.max_train_samples is not None:
+            rows = self.max_train_samples if rows is None else min(rows, self.max_train_samples)
+        length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
+        predicted = target if head.kind in WORD_HEADS else 0
+        alone = self.auxiliary_lm is None
+        return head, Example(length, target, predicted, whole=not alone, frozen_once=alone), rows
 
     def needed_tokens(self) -> tuple[str, ...]:
         """Tokens that a tokenizer trained for the subject has beside the usual ones."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
     from pipelines.tasks.training import PreparedTask
     from pipelines.trainers.model_selection import Examples
@@ -110,6 +111,13 @@ def apportioned(total: int, weights: Sequence[float]) -> list[int]:
     for position in by_remainder[: total - sum(counts)]:
         counts[position] += 1
     return counts
+
+
+def parts_of_epoch(sizes: Sequence[int], part: int, tasks_per_step: int) -> int:
+    """Parts of steps, each of `part` examples of one task, in an epoch: as many as it takes to see everything once, in
+    whole steps."""
+    parts = sum(-(-size // part) for size in sizes)
+    return -(-parts // tasks_per_step) * tasks_per_step
 
 
 class TaskOfSeveral(Subject):
@@ -259,6 +267,11 @@ class MultiTask(Stage):
         """Whether sampling has nothing to decide."""
         return self.parts == len(self.tasks)
 
+    @property
+    def sampled(self) -> Sampling:
+        """How often each task is seen in truth."""
+        return Sampling(name="uniform") if self.every_step_sees_all else self.sampling
+
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         kinds = Counter()  # type: Counter[str]
         for place, entry in enumerate(self.tasks):
@@ -307,9 +320,9 @@ class MultiTask(Stage):
                 f"{', '.join((*AS_TEXT, 'seq2seq'))}",
             )
         else:
-            yield from self._learnt(entry).learning_mistakes(entry.id, recipe)
+            yield from self.learnt(entry).learning_mistakes(entry.id, recipe)
 
-    def _learnt(self, entry: TaskOfSeveral) -> TaskOfSeveral:
+    def learnt(self, entry: TaskOfSeveral) -> TaskOfSeveral:
         """The entry as it is learnt: its answers written, where they are."""
         return _written(entry) if self.writes and _is_decided(entry) else entry
 
@@ -322,7 +335,7 @@ class MultiTask(Stage):
         for entry in self.tasks:
             task: Any = entry.resolved(entry.id)
             task = AsText(task) if self.writes and _is_decided(entry) else task
-            learnt = self._learnt(entry)
+            learnt = self.learnt(entry)
             heads.append(learnt.learnt_as().training_head(entry, task))
             # one base for all: that of the first, whose body the others get
             models.append(
@@ -335,8 +348,13 @@ class MultiTask(Stage):
             )
         return models, lessons, heads
 
+    def cost(self, planning: Planning) -> StagePlan:
+        from pipelines.trainers.multi_task_costs import cost
+
+        return cost(self, planning)
+
     def subjects(self) -> Mapping[str, Any]:
-        return {f"{self.id}/{entry.id}": self._learnt(entry) for entry in self.tasks}
+        return {f"{self.id}/{entry.id}": self.learnt(entry) for entry in self.tasks}
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return {
@@ -380,12 +398,11 @@ class MultiTask(Stage):
         if self.loss_weighting == "uncertainty":
             shared.weigh_by_uncertainty()
         mixture = TaskMixture(examples, [lesson.marked for lesson in lessons])
-        sampling = Sampling(name="uniform") if self.every_step_sees_all else self.sampling
         sampler = partial(
             MixtureSampler,
             mixture,
             self.ids,
-            sampling,
+            self.sampled,
             tasks_per_step=self.parts,
             most=self.max_examples_per_task,
             by_length=self.arguments.train_sampling_strategy != "random",

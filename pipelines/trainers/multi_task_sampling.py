@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from pipelines.trainers.multi_task import Sampling, apportioned
+from pipelines.trainers.multi_task import Sampling, apportioned, parts_of_epoch
 from pipelines.trainers.trainer import order
 
 INTERLEAVING = 0x317E
@@ -85,9 +85,7 @@ class MixtureSampler(Sampler[int]):
         self.left: dict[str, int] = {}
         """Task -> the first epoch that it is not part of."""
         sizes = [min(len(part), most or len(part)) for part in mixture.parts]
-        parts = sum(-(-size // self.part) for size in sizes)
-        self.parts = -(-parts // tasks_per_step) * tasks_per_step
-        """Parts of an epoch: as many as it takes to see everything once, in whole steps."""
+        self.parts = parts_of_epoch(sizes, self.part, tasks_per_step)
         self.sizes = sizes
 
     def counts(self, epoch: int) -> list[int]:

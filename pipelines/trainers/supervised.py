@@ -10,12 +10,11 @@ from pydantic import Field
 
 from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import ConfigIssue, Pick
-from pipelines.core.costs import Example
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data import stage_files
-from pipelines.tasks.known import head_without_rows, task_rows
+from pipelines.tasks.known import head_without_rows
 from pipelines.tasks.subject import Subject
 from pipelines.trainers import input_formats, model_selection, tuning
 from pipelines.trainers.input_formats import InputFormat
@@ -84,20 +83,12 @@ class Supervised(Subject, Stage):
         return (*self.needed_tokens(), *input_formats.tokens_of(self.input_format))
 
     def cost(self, planning: Planning) -> StagePlan:
-        notes, task = [*planning.notes], self.resolved(self.id)
-        head = replace(head_without_rows(task, notes), pooling=self.pooling)
-        rows = task_rows(task, "train")
-        if self.max_train_samples is not None:
-            rows = self.max_train_samples if rows is None else min(rows, self.max_train_samples)
+        notes = [*planning.notes]
+        head, example, rows = self.planned(self.resolved(self.id), notes)
         rows = planning.rows_to_learn(self, rows, notes)
         notes.append(f"at most: every sequence is counted with max_length {self.max_length}")
         if self.auxiliary_lm is not None:
             notes.append("the scores of the auxiliary language model are not counted")
-        length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
-        predicted = target if head.kind in WORD_HEADS else 0
-        example = Example(
-            length, target, predicted, whole=self.auxiliary_lm is not None, frozen_once=self.auxiliary_lm is None
-        )
         return planning.training(self, head, example, rows, notes)
 
     def head_left(self) -> Head:

@@ -37,6 +37,9 @@ class BaselineShape:
         counts: dict[str, int] = self.arithmetic.parameter_count(self.config, head.kind, outputs(head))
         return counts
 
+    def outside_body(self, head: Head) -> int:
+        return self.counts(head)["head"]
+
     def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
         flops = self.arithmetic.forward_flops(self.config, head.kind, length, outputs(head), predicted, target)
         return int(flops["total"])

@@ -142,6 +142,9 @@ class Shape(ModelSize, Protocol):
     def counts(self, head: Head) -> Mapping[str, int]:
         """Weights by module, and their `total`."""
 
+    def outside_body(self, head: Head) -> int:
+        """Weights that are not the body's, which several heads on one body do not share."""
+
     def cuts_last_layer(self, head: Head) -> bool:
         """Whether the last layer can run for the places that are read alone; False where that is not known."""
 
@@ -184,6 +187,9 @@ class OwnShape:
 
     def counts(self, head: Head) -> Mapping[str, int]:
         return arithmetic.parameter_count(self.words(head), head.kind, outputs(head))
+
+    def outside_body(self, head: Head) -> int:
+        return self.counts(head)["head"]
 
     def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
         flops = arithmetic.forward_flops(self.words(head), head.kind, length, outputs(head), predicted, target)
@@ -259,6 +265,11 @@ class ForeignShape:
                     seen.add(id(weight))
                     counts[part] = counts.get(part, 0) + weight.numel()
         return {**counts, "total": sum(counts.values())}
+
+    def outside_body(self, head: Head) -> int:
+        prefix = f"{self._model(head).base_model_prefix}."
+        weights = self._model(head).named_parameters()
+        return sum(weight.numel() for name, weight in weights if not name.startswith(prefix))
 
     def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
         """As torch counts them; the output matrix only for the tokens that get logits."""
