@@ -25,7 +25,7 @@ Amount = TypeVar("Amount", int, float)
 
 
 @dataclass(frozen=True)
-class _Part:
+class _OfOneTask:
     """A part of a step: so many examples of one task."""
 
     head: Head
@@ -59,7 +59,7 @@ def cost(stage: MultiTask, planning: Planning) -> StagePlan:
     return plan if stage.writes else _with_heads(plan, planning, parts, fullest)
 
 
-def _part(stage: MultiTask, planning: Planning, place: int, notes: list[str]) -> _Part:
+def _part(stage: MultiTask, planning: Planning, place: int, notes: list[str]) -> _OfOneTask:
     """One task of the stage, and a step that consists of one part of it."""
     entry = stage.learnt(stage.tasks[place])
     head, example, rows = entry.planned(entry.resolved(entry.id), notes)
@@ -72,7 +72,7 @@ def _part(stage: MultiTask, planning: Planning, place: int, notes: list[str]) ->
         each, accumulated = arguments.batch_sizes(processes=1)
         sizes |= {"per_device_train_batch_size": each * accumulated // stage.parts}
     alone = stage.model_copy(update={"arguments": type(arguments)(**{**arguments.given(), **sizes})})
-    return _Part(head, rows, planning.training(alone, head, replace(example, frozen_once=False), rows, []))
+    return _OfOneTask(head, rows, planning.training(alone, head, replace(example, frozen_once=False), rows, []))
 
 
 def _counts(stage: MultiTask, rows: Sequence[int | None], examples: int) -> tuple[list[int] | None, int | None]:
@@ -100,7 +100,7 @@ def _summed(counts: Sequence[int] | None, each: Sequence[Amount | None]) -> Amou
     return sum(count * amount for count, amount in zip(counts, each, strict=True) if amount is not None)
 
 
-def _with_heads(plan: StagePlan, planning: Planning, parts: Sequence[_Part], fullest: _Part) -> StagePlan:
+def _with_heads(plan: StagePlan, planning: Planning, parts: Sequence[_OfOneTask], fullest: _OfOneTask) -> StagePlan:
     """The plan of a body under the first head, and of its memory under that of `fullest`, with the heads of the other
     tasks, which learn whatever the tuner."""
     if planning.model is None or plan.all_parameters is None or plan.trainable_parameters is None:
