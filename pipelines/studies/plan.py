@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pipelines.core.config import ConfigIssues
 from pipelines.core.costs import StagePlan
 from pipelines.core.files import JSONObject
 from pipelines.core.pages import count, seconds, size
 from pipelines.core.recipe import Recipe, Stage
-from pipelines.core.study_cells import Cell, StudyRecipe, named
+from pipelines.core.study_cells import Cell, StudyRecipe, Values, named
 from pipelines.runs import hardware
 from pipelines.runs.fingerprints import digest
 from pipelines.runs.planning.plan import Plan, plan
+from pipelines.studies.budget import CellBudget, UnmatchedBudgetError, match_budget
 from pipelines.studies.search import rungs
 
 
@@ -24,6 +26,10 @@ class RowPlan:
     cells: int
     trained: StagePlan | None
     """The last stage that trains: what tells the methods apart."""
+    budget: CellBudget | None = None
+    """What matches its budget; None too where that is known when the study runs."""
+    unmatched: str = ""
+    """Why it is not known here, or at all."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class StudyPlan:
                     "labels": dict(row.labels),
                     "cells": row.cells,
                     "stage": row.trained.to_json() if row.trained else None,
+                    "budget": row.budget.to_json() if row.budget else None,
                 }
                 for row in self.rows
             ],
@@ -82,6 +89,11 @@ class StudyPlan:
                     parts.append(f"memory {size(row.trained.memory.peak)}")
                 if row.trained.seconds is not None:
                     parts.append(f"training about {seconds(row.trained.seconds)} each")
+            if row.budget is not None and row.budget.steps is not None:
+                parts.append(f"{row.budget.steps:,} steps of '{row.budget.stage}' by its budget")
+            if row.unmatched:
+                parts.append(row.unmatched)
+            if row.trained is not None:
                 parts += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
             text.append(f"  {named(row.labels) or 'all'}: {', '.join(parts)}")
         text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
@@ -99,7 +111,7 @@ def plan_study(
     study: StudyRecipe, flops_per_second: float | None = None, device: hardware.Device | None = None
 ) -> StudyPlan:
     """The costs of a study. Cells that differ by their seed alone cost the same; a stage that several share is
-    done once."""
+    done once. Budgets are matched as far as they are known before a run."""
     names = [axis.name for axis in study.axes if not axis.repeats]
     rows: dict[tuple[str, ...], list[Cell]] = {}
     for cell in study.cells:
@@ -107,14 +119,17 @@ def plan_study(
             rows.setdefault(tuple(cell.labels[name] for name in names), []).append(cell)
     done: set[str] = set()
     total, planned, costs_of_row = _Sum(), [], None
+    matched: dict[int, Values] = {}
     for key, cells in rows.items():
-        costs_of_row = plan(cells[0].recipe, flops_per_second, device)
-        for cell in cells:
-            total.add(cell.recipe, costs_of_row, done)
-        trained = [
-            each for each, stage in zip(costs_of_row.stages, cells[0].recipe.stages, strict=True) if stage.trains
-        ]
-        planned.append(RowPlan(dict(zip(names, key, strict=True)), len(cells), trained[-1] if trained else None))
+        own, why = _budget(study, cells[0])
+        matched |= {cell.number: own.values if own is not None else {} for cell in cells}
+        recipes = [study.final(cell, {}, matched[cell.number]) for cell in cells]
+        costs_of_row = plan(recipes[0], flops_per_second, device)
+        for recipe in recipes:
+            total.add(recipe, costs_of_row, done)
+        trained = [each for each, stage in zip(costs_of_row.stages, recipes[0].stages, strict=True) if stage.trains]
+        labels = dict(zip(names, key, strict=True))
+        planned.append(RowPlan(labels, len(cells), trained[-1] if trained else None, own, why))
     assert costs_of_row is not None
     searched, trials = _Sum(), 0
     search = study.options.search
@@ -125,7 +140,11 @@ def plan_study(
         budgets = next(iter(search.halving.values())) if search.halving else (1,)
         for rung, budget in enumerate(steps):
             recipes = [
-                study.trial(group, values, budget, cell) for values in group.grid[:left] for cell in group.repeats
+                study.trial(
+                    group, values, budget, cell, matched.get(cell.number) if study.matched_first(cell) else None
+                )
+                for values in group.grid[:left]
+                for cell in group.repeats
             ]
             costs = plan(recipes[0], flops_per_second, device)
             for recipe in recipes:
@@ -145,6 +164,18 @@ def plan_study(
         total.seconds,
         searched.seconds if search else None,
     )
+
+
+def _budget(study: StudyRecipe, cell: Cell) -> tuple[CellBudget | None, str]:
+    """(what matches the budget of a cell, why that is not known here)."""
+    if study.options.budget is None:
+        return None, ""
+    if study.options.budget.match == "time":
+        return None, "its steps are matched when a step has been timed"
+    try:
+        return match_budget(study, cell, lambda each, more: study.final(each, {}, more), lambda each: None), ""
+    except (UnmatchedBudgetError, ConfigIssues) as error:
+        return None, f"its budget cannot be matched: {error}"
 
 
 class _Sum:

@@ -60,3 +60,40 @@ def test_trials_and_refused_cells_are_told(study):
     assert whole.search_seconds > 0
     assert any("refused: cells/04" in line for line in whole.lines())
     assert whole.to_json()["trials"] == 36
+
+
+BUDGET = """\
+study:
+  reference: masks
+  budget: {match: flops, stage: pretrain}
+  search: {over: {stages.docs.arguments.learning_rate: [1e-4, 1e-3]}, per: [objective], seeds: 1}
+"""
+
+
+def test_matched_budgets_are_planned_as_the_study_would_train(study):
+    text = RECIPE.replace(
+        "  stages.docs.tuner: [full, lora]",
+        "  objective:\n    masks: {}\n    replaced: {stages.pretrain.objective: replaced_token_detection}",
+    )
+    whole, unmatched = plan_study(study(text + BUDGET), 1e12), study(text)
+    masks, replaced = whole.rows
+    alone = plan(unmatched.cells[0].recipe, 1e12).stages[0].flops
+    assert masks.budget.steps is None
+    assert replaced.budget.steps < 40  # its generator costs
+    assert whole.to_json()["rows"][1]["budget"]["max_steps"] == replaced.budget.steps
+    assert f"{replaced.budget.steps} steps of 'pretrain' by its budget" in "\n".join(whole.lines())
+    # a pretraining each, as trials train it too, and six trainings behind
+    before = plan(unmatched.cells[3].recipe, 1e12).stages[0]
+    docs = plan(unmatched.cells[0].recipe, 1e12).stages[1]
+    steps = replaced.budget.steps
+    assert steps / 40 * before.flops <= alone < (steps + 1) / 40 * before.flops
+    cost = plan(unmatched.cells[0].recipe, 1e12).stages[0].seconds + before.seconds * steps / 40
+    assert whole.seconds == pytest.approx(cost + 6 * docs.seconds)
+
+
+def test_a_budget_by_time_is_left_to_the_run(study):
+    text = RECIPE.replace(
+        "  stages.docs.tuner: [full, lora]", "  method:\n    full: {}\n    lora: {stages.docs.tuner: lora}"
+    )
+    whole = plan_study(study(text + "study: {reference: full, budget: {match: time}}\n"), 1e12)
+    assert "its steps are matched when a step has been timed" in "\n".join(whole.lines())
