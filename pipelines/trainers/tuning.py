@@ -86,14 +86,18 @@ def _is_baseline(words: Mapping[str, Any]) -> bool:
     return words.get("model_type") in architecture_fields.BASELINE_RULES
 
 
+DIVIDING = ("fsdp2", "zero2", "zero3")
+"""Profiles of `launch` that divide what one process would hold."""
+UNDIVIDED = "a model of the families rnn and cnn, which launch.profile {} does not divide; use ddp"
+
+
 def profile_issues(stage: TrainingStage, recipe: Recipe, profile: str) -> Iterable[ConfigIssue]:
     """Why a stage cannot run under a profile of `launch`, as far as the recipe tells; places relative to the stage."""
-    if profile not in ("fsdp2", "zero2", "zero3"):
+    if profile not in DIVIDING:
         return
     shape = recipe.model.architecture
     if shape and _is_baseline(architecture_fields.resolve(shape)):
-        why = f"trains a model of the families rnn and cnn, which launch.profile {profile} does not divide; use ddp"
-        yield ("tuner",), why
+        yield ("tuner",), f"trains {UNDIVIDED.format(profile)}"
     yield from sharding_issues(stage) if profile == "fsdp2" else _zero_issues(stage, profile)
 
 
@@ -233,6 +237,8 @@ def opened(
     words = {"model_type": model.config.model_type, **model.config.to_dict()}
     if (why := misfit(stage.tuner, words, head.kind)) is not None:
         raise IncompatibleError(f"the tuner {stage.tuner.name} {why}")
+    if _is_baseline(words) and context.world.profile in DIVIDING:
+        raise IncompatibleError(f"the stage reads {UNDIVIDED.format(context.world.profile)}")
     return model
 
 

@@ -1,10 +1,12 @@
 """Which weights the tuners `full` and `last_layer` train where layers are cells or convolutions, and what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pipelines.core.errors import IncompatibleError, RecipeError
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
 from pipelines.models import opening
 from pipelines.trainers import tuning
@@ -90,3 +92,20 @@ def test_what_cells_cannot_do_is_refused_at_its_key():
         loads(text)
     assert "activation_checkpointing: is true, which is for the layers of transformers" in str(refused.value)
     assert "which launch.profile fsdp2 does not divide; use ddp" in str(refused.value)
+
+
+def test_a_checkpoint_of_cells_is_refused_where_weights_would_be_divided(tmp_path):
+    text = "name: x\nmodel: {architecture: {family: rnn}}\nstages: [{stage: supervised, task: multi30k/en-de}]\n"
+    stage = loads(text).stages[0]
+    for profile, size in (("ddp", 2), ("fsdp2", 2), ("zero3", 2)):
+        context = SimpleNamespace(
+            folder=tmp_path,
+            world=World(0, size, profile),
+            open_model=lambda head, **_: build("rnn"),
+            gather=lambda value: [value],
+        )
+        if profile == "ddp":
+            tuning.opened(stage, context, SHAPES["rnn"][1])
+            continue
+        with pytest.raises(IncompatibleError, match=f"which launch.profile {profile} does not divide; use ddp"):
+            tuning.opened(stage, context, SHAPES["rnn"][1])
