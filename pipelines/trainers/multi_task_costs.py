@@ -79,7 +79,7 @@ def _counts(stage: MultiTask, rows: Sequence[int | None], examples: int) -> tupl
     """(parts of each task in the whole training, steps); None where rows decide that cannot be counted."""
     given = stage.arguments.max_steps if stage.arguments.max_steps > 0 else None
     sizes = [min(each, stage.max_examples_per_task or each) for each in rows if each is not None]
-    if len(sizes) < len(rows):
+    if len(sizes) < len(rows) or not all(sizes):  # the run itself refuses a task without rows
         return None, given
     an_epoch = parts_of_epoch(sizes, examples, stage.parts)
     epochs = float(stage.arguments.given().get("num_train_epochs", DEFAULT_EPOCHS))

@@ -138,3 +138,9 @@ def test_rows_that_cannot_be_counted_leave_it_open(folder: Path) -> None:
     assert found.flops is None
     assert found.seconds is None
     assert any("how many rows of 'pair' there are" in note for note in found.notes)
+
+
+def test_a_task_without_rows_leaves_it_open(folder: Path) -> None:
+    (folder / "size.csv").write_text("text,other,mood,size,same\n")
+    assert planned(folder, TWO_EPOCHS).flops is None
+    assert planned(folder, TWO_EPOCHS.replace("}", ", max_steps: 3}")).steps == 3
