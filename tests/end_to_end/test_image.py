@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -190,6 +191,7 @@ def running(build, name, service, network=None, **variables):
         try:
             yield own
         finally:
+            inner = psutil.Process(process.pid).children(recursive=True)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
@@ -197,6 +199,9 @@ def running(build, name, service, network=None, **variables):
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(60)
+            for each in inner:  # buildah takes nothing with it but its own child, `tini`
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
             build("rm", own)
 
 
@@ -306,6 +311,8 @@ def test_the_service_of_compose_runs_on_postgresql_and_writes_only_where_it_may(
     with fresh_postgresql() as url:
         began = int(time.time())
         shared = {"FINERY_DATABASE_URL": url, "FINERY_LOG_LEVEL": "warning", "FINERY_WARM": "0"}
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen("http://127.0.0.1:8080/readyz", timeout=4)
         with running(build, "finery", offered["finery"], **shared) as own:
             assert ready(build, "finery") == 200
             script = (
