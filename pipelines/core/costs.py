@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 4
 """Of English text under a vocabulary of some thousand pieces; used where only the size of a text is known."""
+FLOAT = 4
+"""Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
 PROMPT_LENGTH = 64
 """Tokens of a prompt where the recipe does not say."""
 LOGITS_KEPT = 2**23

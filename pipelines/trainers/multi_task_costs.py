@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pipelines.core.costs import FLOAT
 from pipelines.trainers.multi_task import apportioned, parts_of_epoch
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Head
     from pipelines.trainers.multi_task import MultiTask
 
-DEFAULT_EPOCHS = 3.0
-"""TrainingArguments' own default."""
-FLOAT = 4
-"""Bytes of a number; an optimizer keeps two for each weight."""
 Amount = TypeVar("Amount", int, float)
 
 
@@ -82,7 +79,7 @@ def _counts(stage: MultiTask, rows: Sequence[int | None], examples: int) -> tupl
     if len(sizes) < len(rows) or not all(sizes):  # the run itself refuses a task without rows
         return None, given
     an_epoch = parts_of_epoch(sizes, examples, stage.parts)
-    epochs = float(stage.arguments.given().get("num_train_epochs", DEFAULT_EPOCHS))
+    epochs = stage.arguments.num_train_epochs
     steps = math.ceil(an_epoch // stage.parts * epochs) if given is None else given
     counts, left, whole = [0] * len(sizes), steps * stage.parts, max(1, math.ceil(epochs))
     epoch = 0
@@ -117,7 +114,7 @@ def _with_heads(plan: StagePlan, planning: Planning, parts: Sequence[_OfOneTask]
     if plan.memory is None:
         return plan
     weights = (heads - planning.model.outside_body(fullest.head)) * FLOAT
-    optimizer = 2 * weights
+    optimizer = 2 * weights  # as of AdamW
     memory = replace(
         plan.memory,
         weights=plan.memory.weights + weights,

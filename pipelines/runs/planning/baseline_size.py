@@ -7,10 +7,10 @@ from typing import Any
 
 from pipelines.architectures import convolutional_arithmetic, recurrent_arithmetic
 from pipelines.core import architecture_fields
-from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory, SecondModel
+from pipelines.core.costs import FLOAT, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory, SecondModel
 from pipelines.core.interfaces import Head
 from pipelines.runs.planning.model_size import PLAIN_HEADS, Shape, TunedWeights, applied, outputs
-from pipelines.runs.planning.training_memory import FLOAT, OPTIMIZER_BYTES, Segment, Step, fullest_moment
+from pipelines.runs.planning.training_memory import OPTIMIZER_BYTES, Segment, Step, fullest_moment
 
 ARITHMETIC: dict[str, Any] = {"finery-rnn": recurrent_arithmetic, "finery-cnn": convolutional_arithmetic}
 """By `model_type`: modules with `parameter_count`, `forward_flops` and `kept_values`."""

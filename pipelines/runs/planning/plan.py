@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core.costs import Communication, Example, Memory, StagePlan
+from pipelines.core.costs import FLOAT, Communication, Example, Memory, StagePlan
 from pipelines.core.interfaces import Head, Profile
 from pipelines.core.network import measurement_for
 from pipelines.core.recipe import START, Recipe, Stage
@@ -26,7 +26,7 @@ from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.baseline_size import BaselineShape
 from pipelines.runs.planning.communication import added_seconds, communication
 from pipelines.runs.planning.model_size import TunedWeights, first_line, outputs, shape_of
-from pipelines.runs.planning.training_memory import FLOAT, Step
+from pipelines.runs.planning.training_memory import Step
 from pipelines.trainers import tuning
 
 DEFAULT_BATCH = 8

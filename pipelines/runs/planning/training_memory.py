@@ -24,10 +24,8 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
-from pipelines.core.costs import DENSEST, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory
+from pipelines.core.costs import DENSEST, FLOAT, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory
 
-FLOAT = 4
-"""Bytes of a weight: models are kept in float32, mixed precision computes in copies."""
 OPTIMIZER_BYTES = {
     "adamw_torch": 8,
     "adamw_torch_fused": 8,
