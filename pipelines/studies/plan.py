@@ -89,12 +89,11 @@ class StudyPlan:
                     parts.append(f"memory {size(row.trained.memory.peak)}")
                 if row.trained.seconds is not None:
                     parts.append(f"training about {seconds(row.trained.seconds)} each")
+                parts += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
             if row.budget is not None and row.budget.steps is not None:
                 parts.append(f"{row.budget.steps:,} steps of '{row.budget.stage}' by its budget")
             if row.unmatched:
                 parts.append(row.unmatched)
-            if row.trained is not None:
-                parts += [note for note in row.trained.notes if "cannot be built" in note or "known" in note][:1]
             text.append(f"  {named(row.labels) or 'all'}: {', '.join(parts)}")
         text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
         if self.trials:
@@ -122,8 +121,8 @@ def plan_study(
     matched: dict[int, Values] = {}
     for key, cells in rows.items():
         own, why = _budget(study, cells[0])
-        matched |= {cell.number: own.values if own is not None else {} for cell in cells}
-        recipes = [study.final(cell, {}, matched[cell.number]) for cell in cells]
+        matched |= {cell.number: own.values for cell in cells if own is not None}
+        recipes = [cell.recipe if own is None else study.final(cell, {}, own.values) for cell in cells]
         costs_of_row = plan(recipes[0], flops_per_second, device)
         for recipe in recipes:
             total.add(recipe, costs_of_row, done)

@@ -142,9 +142,6 @@ class Shape(ModelSize, Protocol):
     def counts(self, head: Head) -> Mapping[str, int]:
         """Weights by module, and their `total`."""
 
-    def outside_body(self, head: Head) -> int:
-        """Weights that are not the body's, which several heads on one body do not share."""
-
     def cuts_last_layer(self, head: Head) -> bool:
         """Whether the last layer can run for the places that are read alone; False where that is not known."""
 
