@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from pipelines.core import architecture_fields
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.core.model_types import sees_ahead, takes_masks
-from pipelines.tasks.base import TaskExample, TaskKind
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
-    from pipelines.tasks.subject import Subject
-
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.core.config import ConfigIssues
+from pipelines.core import architecture_fields
+from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.core.registry import nearest
 from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
 from pipelines.data.references import DataPath
 from pipelines.data.stage_files import PathOrStage
-from pipelines.tasks.base import LabelledTask, inline_places
+from pipelines.tasks.base import LabelledTask, TaskExample, TaskKind, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
 
 TEXT_METRICS = ("rouge1", "rouge2", "rougeL")
 """How answers in words are compared with others."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pipelines.core.config import ConfigIssue
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import HeadKind
-from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.data.references import DataPath
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    TaskExample,
+    TaskKind,
+    check_columns_differ,
+    class_names,
+    inline_places,
+)
 from pipelines.tasks.subject import auxiliary_lm_issues
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
-
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field, model_validator
-
-from pipelines.core.config import ConfigIssues
-from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, check_columns_differ, class_names, inline_places
 
 
 class Classification(TaskKind):

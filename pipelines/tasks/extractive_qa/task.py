@@ -10,34 +10,26 @@ How many tokens of a window a question may take, and how many neighbouring windo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
-
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskExample, TaskKind
-from pipelines.tasks.subject import no_auxiliary_lm
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
-    from pipelines.tasks.subject import Subject
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath, DatasetReference
-from pipelines.tasks.base import Column, LabelledTask, inline_places
+from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places
+from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
+    from pipelines.tasks.subject import Subject
 
 
 LONGEST_QUESTION = 64

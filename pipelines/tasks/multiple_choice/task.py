@@ -7,32 +7,24 @@ Where a question has a gap (`blank`), the option is put into it instead, as BERT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskExample, TaskKind
-from pipelines.tasks.subject import no_auxiliary_lm
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.tasks.subject import Subject
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pipelines.core.config import ConfigIssues, show
-from pipelines.core.interfaces import Rows
+from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, inline_places, is_missing
+from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places, is_missing
+from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """What options are called."""

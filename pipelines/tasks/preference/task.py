@@ -6,39 +6,32 @@ has written (`{from: STAGE}`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.core.recipe import START
-from pipelines.tasks.base import TaskExample, TaskKind
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
-
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from pipelines.core.config import Block, ConfigIssues, show
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import DataError
+from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import looks_back_only
+from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
 from pipelines.data.licences import License
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import DataSource, find
-from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, LabelledTask, inline_places
+from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, LabelledTask, TaskExample, TaskKind, inline_places
 from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationSettings
 
 
 METRICS = ("accuracy",)

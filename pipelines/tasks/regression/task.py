@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import HeadKind
-from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.data.references import DataPath
+from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, check_columns_differ, inline_places
 from pipelines.tasks.subject import auxiliary_lm_issues
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
-
-from typing import Literal
-
-from pydantic import Field, model_validator
-
-from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, check_columns_differ, inline_places
 
 
 class Regression(TaskKind):

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
 
 from pipelines.core import architecture_fields
-from pipelines.core.config import ConfigIssue
+from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
-from pipelines.tasks.base import TaskExample, TaskKind
+from pipelines.data.references import DataPath
+from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
-
-from typing import Literal
-
-from pydantic import model_validator
-
-from pipelines.core.config import ConfigIssues
-from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, inline_places
 
 
 class Seq2Seq(TaskKind):

@@ -6,35 +6,36 @@ whole entities are scored; with `scheme: plain` each word has a class of its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
-
-from pipelines.core.config import ConfigIssue
-from pipelines.core.interfaces import Head, HeadKind
-from pipelines.tasks.base import TaskExample, TaskKind
-from pipelines.tasks.subject import no_auxiliary_lm
-
-if TYPE_CHECKING:
-    from pipelines.core.recipe import Recipe
-    from pipelines.tasks.subject import Subject
-
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.core.config import ConfigIssues
+from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Rows
+from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
-from pipelines.tasks.base import Column, LabelledTask, class_name, class_names, inline_places, natural_order
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    TaskExample,
+    TaskKind,
+    class_name,
+    class_names,
+    inline_places,
+    natural_order,
+)
+from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from pipelines.core.recipe import Recipe
+    from pipelines.tasks.subject import Subject
 
 IOB2 = re.compile(r"O|[BI]-.+", re.DOTALL)
 """Outside of entities, at the beginning of one, or inside of one. Ratnaparkhi 1998; Tjong Kim Sang & Veenstra 1999."""
