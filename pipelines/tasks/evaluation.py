@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
-from pipelines.core.presentation import FormField, field_of
 from pipelines.core.recipe import trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.tasks.base import LabelledTask, resolve
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.decoding import Generation, SpanSettings
     from pipelines.core.interfaces import Context, Rows, Score, Task
+    from pipelines.core.presentation import FormField
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.extractive_qa.task import Retrieval
     from pipelines.tasks.predictions import SplitPredictions
@@ -180,6 +180,8 @@ class TaskEvaluation:
 
     def form(self, task: LabelledTask) -> tuple[FormField, ...]:
         """What a person fills in for one row: a text for each column that is read, or one where none is named."""
+        from pipelines.core.presentation import field_of
+
         return tuple(field_of(column) for column in task.columns) or (field_of("text"),)
 
     def examples(self, task: LabelledTask) -> Sequence[Sequence[str | list[str]]]:

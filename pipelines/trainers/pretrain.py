@@ -25,7 +25,6 @@ from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.references import DatasetReference, short_names
 from pipelines.data.row_counts import text_bytes
 from pipelines.models import opening
-from pipelines.tasks.causal.task import VIRTUAL
 from pipelines.trainers import tuning
 
 if TYPE_CHECKING:
@@ -269,7 +268,7 @@ class Pretrain(Stage):
         tokenizer, objective = context.open_tokenizer(), self.objective
         model = tuning.opened(self, context, objective.head)
         self._refuse(model.config)
-        if not self.cross_document_attention and objective.by_sequences and self.tuner.name not in VIRTUAL:
+        if not self.cross_document_attention and objective.by_sequences and self.tuner.takes_masks:
             varlen.adopt_where_it_serves(context, model, self.arguments, self.block_size)
         collate = self.collator(tokenizer, context.seed, model.config)
         examples = self._examples(context, tokenizer)

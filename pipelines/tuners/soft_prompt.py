@@ -29,6 +29,7 @@ class SoftPrompt(TunerBlock):
     adapts: ClassVar[bool] = True
     begins_at_base: ClassVar[bool] = False
     merges: ClassVar[bool] = False
+    takes_masks: ClassVar[bool] = False
     num_virtual_tokens: int = Field(20, ge=1, le=4096)
     """Virtual tokens before every text. They take as many of the model's positions."""
 

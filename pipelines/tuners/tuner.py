@@ -59,6 +59,8 @@ class TunerBlock(Block):
     """Whether the tuned model answers as its base does until the first step."""
     merges: ClassVar[bool] = True
     """Whether what was learnt can be folded into the weights of the base."""
+    takes_masks: ClassVar[bool] = True
+    """Whether a batch may bring a ready mask of its own, as packed rows do; keys before a text have no place in one."""
     any_layers: ClassVar[bool] = False
     """Whether it serves layers of cells and convolutions too, and not linear layers and attention alone."""
     merges_into_code: ClassVar[bool] = False

@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.registry import nearest
-from pipelines.tasks.multiple_choice.task import LETTERS, ChoiceTask
 
 ANSWER = "answer"
 """The placeholder of the answer."""
@@ -107,12 +106,14 @@ def fill(text: str, fields: Mapping[str, str]) -> str:
 
 def lettered(options: Sequence[str]) -> str:
     """The options one a line: `A. …`."""
+    from pipelines.tasks.multiple_choice.task import LETTERS
+
     return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
 
 
 def columns_of(task: Any) -> tuple[str, ...]:
     """The names that a prompt of this task may hold."""
-    if isinstance(task, ChoiceTask):
+    if task.kind == "multiple_choice":
         own = [name for name in task.columns if name not in task.option_columns]
         return (*own, OPTIONS)
     return ("prompt",) if task.kind == "causal" else tuple(task.columns)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -165,7 +166,15 @@ def shape_of(recipe: Recipe) -> tuple[Shape | None, list[str]]:
         from pipelines.runs.planning.baseline_size import BaselineShape
 
         return BaselineShape(words), notes
-    return (OwnShape(words) if words["model_type"] == architecture_fields.OURS else ForeignShape(words)), notes
+    if words["model_type"] == architecture_fields.OURS:
+        return OwnShape(words), notes
+    return _foreign(json.dumps(words, sort_keys=True, default=str)), notes
+
+
+@lru_cache(maxsize=16)
+def _foreign(config: str) -> ForeignShape:
+    """The shape of a model of transformers, kept for the other cells of a study and the other batches of a search."""
+    return ForeignShape(json.loads(config))
 
 
 class OwnShape:
@@ -245,6 +254,7 @@ class ForeignShape:
         self.config = {key: value for key, value in words.items() if key not in decided_by_head}
         self.family = _family_of(self.config)
         self._built: dict[Head, Any] = {}
+        self._flops: dict[tuple[Head, int, int], int] = {}
 
     @property
     def plain_head(self) -> Head:
@@ -270,7 +280,9 @@ class ForeignShape:
 
     def forward(self, head: Head, length: int, target: int, predicted: int) -> int:
         """As torch counts them; the output matrix only for the tokens that get logits."""
-        flops = self._counted(head, length, target)
+        flops = self._flops.get((head, length, target))
+        if flops is None:
+            flops = self._flops[head, length, target] = self._counted(head, length, target)
         last = target if self.family == "encoder-decoder" else length
         unasked = last - predicted if head.kind in arithmetic.WORD_HEADS else 0
         return flops - 2 * self._output_matrix(head) * unasked

@@ -48,10 +48,6 @@ def _pattern(value: str) -> str:
     return value
 
 
-VIRTUAL = ("prefix", "prompt", "p_tuning")
-"""Tuners that put tokens or keys before the text, for which a ready mask has no place."""
-
-
 class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
@@ -129,7 +125,7 @@ class Causal(TaskKind):
         if subject.chat_template is not None and task.format == "text":
             yield ("chat_template",), "joins messages, but the task's format is text, which has none; leave it out"
         tuner = getattr(subject, "tuner", None)
-        if subject.packing and tuner is not None and tuner.name in VIRTUAL:
+        if subject.packing and tuner is not None and not tuner.takes_masks:
             yield (
                 ("packing",),
                 f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place "

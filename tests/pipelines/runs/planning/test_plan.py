@@ -12,6 +12,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
 from pipelines.core.network import AllReduce, NetworkMeasurement, keep_measurement
 from pipelines.runs.hardware import Device, gpu
+from pipelines.runs.planning import model_size
 from pipelines.runs.planning import plan as planning
 from pipelines.runs.planning.plan import plan
 
@@ -464,6 +465,28 @@ def test_a_foreign_model_is_counted_as_transformers_builds_it(folder, architectu
     assert found.all_parameters == weights(adapted)
     assert found.trainable_parameters == weights(adapted, only_learning=True)
     assert found.memory is not None
+
+
+def test_a_foreign_model_is_built_and_counted_once_for_all_cells_of_a_study(folder, monkeypatch):
+    text = RECIPE.replace("{preset: bert-tiny, position: sinusoidal, norm_position: pre}", BERT)
+    model_size._foreign.cache_clear()
+    counted, built_models = [], []
+    plain, new = model_size.ForeignShape._counted, model_size.without_weights
+    monkeypatch.setattr(
+        model_size.ForeignShape, "_counted", lambda shape, *asked: counted.append(asked) or plain(shape, *asked)
+    )
+    monkeypatch.setattr(
+        model_size, "without_weights", lambda words, head: built_models.append(head) or new(words, head)
+    )
+    first = planned(folder, "stages.tuned.tuner={name: full}", text=text)
+    once = len(counted), len(built_models)
+    assert once[0] == len(set(counted)) > 1
+    assert once[1] == len(set(built_models)) > 1
+    other = planned(folder, "stages.tuned.tuner={name: full}", "stages.tuned.arguments.learning_rate=1e-3", text=text)
+    assert (len(counted), len(built_models)) == once
+    assert other.stages == first.stages
+    planned(folder, "stages.tuned.tuner={name: full}", text=text.replace("hidden_size: 32", "hidden_size: 48"))
+    assert len(counted) == 2 * once[0]
 
 
 T5 = "{model_type: t5, d_model: 32, num_layers: 2, num_heads: 2, d_kv: 16, d_ff: 64}"
