@@ -2,9 +2,9 @@
 
 Tokens are those that a model reads, padding left out. The time is that of steps: data, forward, backward and update,
 without evaluation and checkpoints. Utilisation is the operations of matrix products that one step really did (those
-that checkpointing repeats too), counted once by torch and taken per token, times tokens a second, over the rate that
-products of large square matrices reach here in the precision of the stage. It is measured for stages that train for
-longer than `SETTLED`.
+that checkpointing repeats too), counted once by torch and taken per place of its batch, padding with it, times places a
+second, over the rate that products of large square matrices reach here in the precision of the stage. It is measured
+for stages that train for longer than `SETTLED`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ ROUNDS = 5
 TYPES: dict[Precision, torch.dtype] = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def tokens_of(inputs: Any) -> Tensor | int:
+def tokens_of(inputs: Any, padded: bool = False) -> Tensor | int:
     """Tokens of a batch that are no padding, over all its texts: whatever ends with `input_ids`, with its mask.
 
-    None in batches that hold no ids, such as the prompts of policy optimisation.
+    `padded` counts padding too. None in batches that hold no ids, such as the prompts of policy optimisation.
     """
     total: Tensor | int = 0
     if not isinstance(inputs, Mapping):
         return total
     for name, value in inputs.items():
         if isinstance(value, Mapping):
-            total = total + tokens_of(value)
+            total = total + tokens_of(value, padded)
         elif name.endswith("input_ids") and isinstance(value, Tensor):
             mask = inputs.get(name.removesuffix("input_ids") + "attention_mask")
-            whole = not isinstance(mask, Tensor) or mask.shape != value.shape
+            whole = padded or not isinstance(mask, Tensor) or mask.shape != value.shape
             total = total + (value.numel() if whole else mask.sum())
     return total
 
@@ -66,13 +66,15 @@ class Throughput:
     def __init__(self, precision: Precision, gather: Gather) -> None:
         self.precision = precision
         self.gather = gather
-        self.flops_per_token: float | None = None
+        self.flops_per_place: float | None = None
         self.rate = 0.0
         """FLOP/s that this process's device reaches in matrix products."""
         self.tokens: Tensor | int = 0
+        self.places = 0
+        """Tokens and padding."""
         self.seconds = 0.0
-        self.logged = (0, 0.0)
-        """Tokens and seconds at the last log."""
+        self.logged = (0, 0, 0.0)
+        """Tokens, places and seconds at the last log."""
         self.latest: dict[str, float] = {}
         """`tokens_per_second` of all processes, and `utilisation` where it is known, between the last two logs."""
         self.since: float | None = None
@@ -84,16 +86,17 @@ class Throughput:
         """Count a micro-batch's tokens and, once, what its matrix products cost; a compiled model hides them."""
         if self.since is None:
             self.since = time.monotonic()
-        here = tokens_of(inputs)
-        self.tokens = self.tokens + here
-        if self.flops_per_token is not None or compiled or self.seconds < SETTLED or not here:
+        self.tokens = self.tokens + tokens_of(inputs)
+        here = int(tokens_of(inputs, padded=True))
+        self.places += here
+        if self.flops_per_place is not None or compiled or self.seconds < SETTLED or not here:
             yield
             return
         self.counts = True
         with FlopCounterMode(display=False) as counter:
             yield
         self.counts = False
-        self.flops_per_token = counter.get_total_flops() / int(here)
+        self.flops_per_place = counter.get_total_flops() / here
         started = time.monotonic()
         self.rate = matrix_rate(device, self.precision)
         self.since += time.monotonic() - started
@@ -110,22 +113,22 @@ class Throughput:
 
     def measure(self) -> None:
         """Set `latest`. Called on every process, at a log."""
-        tokens, seconds = int(self.tokens), self.seconds
-        since = (tokens - self.logged[0], seconds - self.logged[1])
-        self.logged = (tokens, seconds)
+        tokens, places, seconds = int(self.tokens), self.places, self.seconds
+        since = (tokens - self.logged[0], places - self.logged[1], seconds - self.logged[2])
+        self.logged = (tokens, places, seconds)
         self.latest = self._speed(*since)
 
     def total(self) -> dict[str, float]:
         """The same over all steps of this process's life. Called on every process."""
-        return self._speed(int(self.tokens), self.seconds)
+        return self._speed(int(self.tokens), self.places, self.seconds)
 
-    def _speed(self, tokens: int, seconds: float) -> dict[str, float]:
+    def _speed(self, tokens: int, places: int, seconds: float) -> dict[str, float]:
         everywhere = self.gather(tokens)
         if seconds <= 0 or not sum(everywhere):
             return {}
         speed = {"tokens_per_second": round(sum(everywhere) / seconds, 1)}
-        known = self.gather((self.flops_per_token, self.rate))
-        if all(flops is not None and rate > 0 for flops, rate in known):
-            shares = [flops * own / seconds / rate for own, (flops, rate) in zip(everywhere, known, strict=True)]
+        known = self.gather((self.flops_per_place, places, self.rate))
+        if all(flops is not None and rate > 0 for flops, _, rate in known):
+            shares = [flops * own / seconds / rate for flops, own, rate in known]
             speed["utilisation"] = round(sum(shares) / len(shares), 4)
         return speed

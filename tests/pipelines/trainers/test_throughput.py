@@ -27,6 +27,7 @@ def test_tokens_are_those_that_are_read():
     pairs = {"chosen_input_ids": ids, "chosen_attention_mask": mask, "rejected_input_ids": ids[:1]}
     assert int(tokens_of({"one": pairs, "rows": [1, 2]})) == 13
     assert tokens_of({"row": ids}) == 0
+    assert tokens_of({"one": pairs, "rows": [1, 2]}, padded=True) == 15
 
 
 def test_speed_is_of_all_processes_and_of_steps_alone(monkeypatch: pytest.MonkeyPatch):
@@ -58,16 +59,23 @@ def test_utilisation_is_the_products_of_a_step_against_the_rate_of_products(monk
     monkeypatch.setattr(throughput, "matrix_rate", lambda device, precision: 1000.0)
     speed = Throughput("no", lambda value: [value])
     layer, states = torch.nn.Linear(4, 3, bias=False), torch.ones(10, 4)
-    with speed.step({"input_ids": torch.ones(2, 5)}, CPU, False):
+    mask = torch.zeros(2, 5)
+    mask[:, :2] = 1  # what is padded is multiplied too
+    with speed.step({"input_ids": torch.ones(2, 5), "attention_mask": mask}, CPU, False):
         layer(states).sum().backward()
         now[0] += 4
     speed.pause()
-    assert speed.flops_per_token == 2 * 2 * 4 * 3  # forward, and the gradient of the matrix
+    assert speed.flops_per_place == 2 * 2 * 4 * 3  # forward, and the gradient of the matrix
     assert speed.total()["utilisation"] == pytest.approx(10 * 48 / 4 / 1000)
+    with speed.step({"input_ids": torch.ones(2, 5)}, CPU, False):  # as many products, more tokens
+        layer(states).sum().backward()
+        now[0] += 4
+    speed.pause()
+    assert speed.total() == {"tokens_per_second": 1.8, "utilisation": 0.12}
     compiled = Throughput("no", lambda value: [value])
     with compiled.step({"input_ids": torch.ones(2, 5)}, CPU, True):
         layer(states)
-    assert compiled.flops_per_token is None
+    assert compiled.flops_per_place is None
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "finery"])
