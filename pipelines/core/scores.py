@@ -13,16 +13,6 @@ PEERS = ("unigram", "bigram", "majority")
 """Guessers whose figures stand beside the model's, under `<peer>_<score>`."""
 SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity", "kl", "kl_k3")
 """Everything else is better when it is larger."""
-TEXT_SCORES = {
-    "causal_lm": ("bits_per_byte", "perplexity"),
-    "prefix_lm": ("bits_per_byte", "perplexity"),
-    "permutation_lm": ("bits_per_byte", "perplexity"),
-    "next_sentence": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
-    "sentence_order": ("hidden_bits_per_byte", "accuracy", "pair_accuracy"),
-    "replaced_token_detection": ("accuracy", "f1"),
-}
-"""By objective, what is measured on held-out text; where it is not named here, the next line holds."""
-HIDDEN_SCORES = ("hidden_bits_per_byte", "accuracy")
 POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "ended")
 """What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
 
@@ -79,11 +69,6 @@ def _metric_of(score: str, beside: Iterable[str], metrics: Iterable[str]) -> str
 def _is(score: str, name: str) -> bool:
     """Whether a score goes by this name, on whatever split."""
     return score == name or score.startswith(f"{name}_")
-
-
-def text_scores(objective: str) -> tuple[str, ...]:
-    """The scores of a model that was pretrained with this objective."""
-    return TEXT_SCORES.get(objective, HIDDEN_SCORES)
 
 
 def is_score(metric: str) -> bool:

@@ -81,7 +81,7 @@ def _unfit(stage: Evaluate, chosen: PretrainedStage) -> list[ConfigIssue]:
     issues += [
         (("datasets", at), f"'{names[at][0]}', split '{names[at][2]}', is named twice") for at in _repeated(names)
     ]
-    if stage.stride is not None and chosen.objective.name != "causal_lm":
+    if stage.stride is not None and not chosen.objective.every_token:
         issues.append(
             (
                 ("stride",),

@@ -135,10 +135,6 @@ def pieces(documents: Documents, length: int, end: int) -> Pieces:
 
 MASK_SEED = 20_181_011
 """What is hidden of a text is the same for every model."""
-WHOLE_TEXT = ("causal_lm",)
-"""Objectives that predict every token from those before it."""
-LIKELIHOOD = (*WHOLE_TEXT, "prefix_lm", "permutation_lm")
-"""Objectives that give the probability of what they predict."""
 MOST_LOGITS = 2**26
 """Numbers of a batch's output, so that long windows and large vocabularies fit into memory."""
 
@@ -220,13 +216,13 @@ def measure(
 
     documents = read_documents(reader.tokenizer, texts)
     reader.model.to(device=reader.device, dtype=torch.float32).eval()
-    if reader.objective.name in WHOLE_TEXT:
+    if reader.objective.every_token:
         return _in_words_of(likelihood, _tally(reader, documents, *_windows(reader, documents), ngrams), seed, ngrams)
     examples, owners, before = _laid_out(reader, documents, texts, cache, key)
     if "replaced" in reader.objective.label_names:
         return _in_words_of(detection, _judged(reader, examples, owners), seed, None)
     answer = partial(_answers, reader, examples, before)
-    compute = likelihood if reader.objective.name in LIKELIHOOD else hidden
+    compute = likelihood if "bits_per_byte" in reader.objective.text_scores else hidden
     return _in_words_of(compute, _tally(reader, documents, len(examples), answer, owners, ngrams), seed, ngrams)
 
 

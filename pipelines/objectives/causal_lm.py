@@ -31,6 +31,8 @@ class CausalLM(Objective):
     causal: ClassVar[bool] = True
     separates: ClassVar[bool] = True
     by_sequences: ClassVar[bool] = True
+    every_token: ClassVar[bool] = True
+    text_scores: ClassVar[tuple[str, ...]] = ("bits_per_byte", "perplexity")
 
     @property
     def head(self) -> Head:

@@ -31,6 +31,7 @@ class MaskPredict(Objective):
 
     name: Literal["mask_predict"] = "mask_predict"
     pairs: ClassVar[bool] = True
+    unaskable: ClassVar[str] = "writes all words at once, which gives no likelihood from left to right"
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     """The share of the probability that is asked of all tokens alike, and not of the right one."""
     length_weight: float = Field(1.0, gt=0)

@@ -44,6 +44,15 @@ class Objective(Block):
     """Whether special tokens among the labels mark where hidden spans begin and end."""
     redraws: ClassVar[bool] = True
     """Whether it asks something else of the same text in another epoch, and with another seed."""
+    text_scores: ClassVar[tuple[str, ...]] = ("hidden_bits_per_byte", "accuracy")
+    """What is measured of it on held-out text: bits per byte where it gives a text's probability, those of the hidden
+    tokens else, with `pair_accuracy` where it judges pairs; of replaced tokens how well they are told."""
+    every_token: ClassVar[bool] = False
+    """Whether every token is named from all before it, so that text is read in windows that may overlap."""
+    prefix_both_ways: ClassVar[bool] = False
+    """Whether the model reads what stands before the tokens that it names in both directions."""
+    unaskable: ClassVar[str] = ""
+    """Why a model that learnt it cannot be asked in words, as a sentence without its subject; empty where it can."""
     two_models: ClassVar[bool] = False
     """Whether `prepare` puts another model beside the one that is kept: no adapter can hold what was learnt."""
 

@@ -43,6 +43,8 @@ class PermutationLM(Objective):
     """1 asks single tokens; above that, runs of 1 to so many neighbours (the paper's larger model: 5, section 3.1)."""
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "stream"
+    text_scores: ClassVar[tuple[str, ...]] = ("bits_per_byte", "perplexity")
+    unaskable: ClassVar[str] = "reads a text in any order, which no prompt's likelihood follows from"
 
     @property
     def head(self) -> Head:

@@ -35,6 +35,8 @@ class PrefixLM(Objective):
     causal: ClassVar[bool] = True
     separates: ClassVar[bool] = True
     own_masks: ClassVar[bool] = True
+    prefix_both_ways: ClassVar[bool] = True
+    text_scores: ClassVar[tuple[str, ...]] = ("bits_per_byte", "perplexity")
 
     @property
     def head(self) -> Head:

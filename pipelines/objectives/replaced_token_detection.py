@@ -34,6 +34,8 @@ class ReplacedTokenDetection(Objective):
     name: Literal["replaced_token_detection"] = "replaced_token_detection"
     separates: ClassVar[bool] = True
     two_models: ClassVar[bool] = True
+    text_scores: ClassVar[tuple[str, ...]] = ("accuracy", "f1")
+    unaskable: ClassVar[str] = "tells replaced tokens from original ones and names none"
     probability: float = Field(0.15, gt=0, lt=1)
     """The share of the tokens that is masked and filled in by the generator."""
     generator_size: float = Field(0.25, gt=0, le=1)

@@ -49,6 +49,7 @@ class SentencePairs(Masked):
     """The share of the pairs that take fewer sentences than fit, so that short texts are known too."""
 
     layout: ClassVar[Literal["blocks", "stream", "sentences"]] = "sentences"
+    text_scores: ClassVar[tuple[str, ...]] = ("hidden_bits_per_byte", "accuracy", "pair_accuracy")
 
     @property
     def head(self) -> Head:

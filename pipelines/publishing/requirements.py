@@ -18,7 +18,7 @@ from pipelines.core.errors import CommandError
 from pipelines.core.interfaces import Task
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import METRICS, TASKS, nearest
-from pipelines.core.scores import POLICY_SCORES, SMALLER_IS_BETTER, bounds, score_names, text_scores
+from pipelines.core.scores import POLICY_SCORES, SMALLER_IS_BETTER, bounds, score_names
 
 if TYPE_CHECKING:
     from pipelines.evaluation.evaluate import Evaluate
@@ -211,7 +211,7 @@ def metrics_of(recipe: Recipe, benchmark: str) -> list[str]:
         texts = _texts_of(recipe, evaluate)
         if benchmark in texts:
             pretrained: Any = recipe.stage(texts[benchmark])
-            return list(text_scores(pretrained.objective.name))
+            return list(pretrained.objective.text_scores)
     task: Task = TASKS.load(benchmark) if benchmark in TASKS else _inline(recipe, benchmark)
     suffixes: Mapping[str, str] = task.evaluation_splits
     return [

@@ -23,8 +23,7 @@ import pipelines
 from pipelines.core.events import read_events
 from pipelines.core.load import load
 from pipelines.core.recipe import START, Stage
-from pipelines.core.registry import STAGES, TASK_KINDS
-from pipelines.core.scores import text_scores
+from pipelines.core.registry import OBJECTIVES, STAGES, TASK_KINDS
 from pipelines.models import stage_models
 from pipelines.runs import fingerprints
 from pipelines.runs.run import RecipeRun, run
@@ -228,7 +227,7 @@ def test_every_stage_leaves_what_it_should(place: Place) -> None:
                 assert all(math.isfinite(value) for value in scores.values())
                 if "objective" in details[benchmark]:
                     assert 0 < sum(details[benchmark]["examples"].values()) <= stage.max_eval_samples
-                    assert set(text_scores(details[benchmark]["objective"])) <= set(scores)
+                    assert set(OBJECTIVES.load(details[benchmark]["objective"]).text_scores) <= set(scores)
                     continue
                 rows = pq.read_table(folder / "predictions.parquet").to_pylist()
                 rows = [row for row in rows if row["benchmark"] == benchmark]

@@ -97,12 +97,6 @@ class FewShot(Block):
         )
 
 
-CANNOT = {
-    "permutation_lm": "reads a text in any order, which no prompt's likelihood follows from",
-    "replaced_token_detection": "tells replaced tokens from original ones and names none",
-    "mask_predict": "writes all words at once, which gives no likelihood from left to right",
-}
-"""Objectives whose models cannot be asked, and why."""
 ASKABLE = ("classification", "regression", "multiple_choice", "qa", "seq2seq", "causal")
 """Kinds of tasks that have a form as a prompt."""
 OPTIONS = ("classification", "regression", "multiple_choice")
@@ -135,9 +129,7 @@ def model_of(recipe: Recipe, stage: Stage) -> str | None:
     earlier = recipe.stages[: recipe.stages.index(stage)]
     written = {model: subject for model, subject in trained_by(earlier).items() if _writes(subject)}
     speaking: list[str] = [
-        each.id
-        for each in earlier
-        if (each.stage == "pretrain" and each.objective.name not in CANNOT) or each.id in written
+        each.id for each in earlier if (each.stage == "pretrain" and not each.objective.unaskable) or each.id in written
     ]
     if speaking:
         return speaking[-1]
@@ -159,7 +151,7 @@ def head_of(recipe: Recipe, model: str) -> Head | None:
 def reads_both_ways(recipe: Recipe, model: str) -> bool:
     """Whether the model was trained to read its context in both directions."""
     stage: Any = next((each for each in recipe.stages if each.id == model), None)
-    return stage is not None and stage.stage == "pretrain" and stage.objective.name == "prefix_lm"
+    return stage is not None and stage.stage == "pretrain" and bool(stage.objective.prefix_both_ways)
 
 
 def subjects(recipe: Recipe, stage: Evaluate) -> list[FewShotTask]:
@@ -281,10 +273,10 @@ def _unfit_model(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
         if named is None:  # `recipe` reports ids that do not exist
             return
         place = ("from",) if stage.source is not None else ("few_shot",)
-        if named.stage == "pretrain" and named.objective.name in CANNOT:
+        if named.stage == "pretrain" and named.objective.unaskable:
             yield (
                 place,
-                f"'{chosen}' was trained with {named.objective.name}, which {CANNOT[named.objective.name]}; "
+                f"'{chosen}' was trained with {named.objective.name}, which {named.objective.unaskable}; "
                 "ask another model",
             )
         elif named.stage != "pretrain" and not _writes(trained_by(earlier).get(chosen)):

@@ -291,6 +291,7 @@ def test_replaced_tokens_are_judged_as_counted_by_hand(tmp_path: Path):
         name="replaced_token_detection",
         label_names={"labels": 1.0, "replaced": 50.0},
         layout="blocks",
+        every_token=False,
         loss=loss,
         raw_length=lambda size: size - 2,
     )

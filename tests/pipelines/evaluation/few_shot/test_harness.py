@@ -14,6 +14,7 @@ from pipelines.evaluation.few_shot.decoders import DecoderReader
 from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
 from pipelines.evaluation.few_shot.encoders import MaskReader
 from pipelines.evaluation.few_shot.harness import FineryLM
+from pipelines.objectives.causal_lm import CausalLM
 from tests import tiny
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -159,7 +160,7 @@ def test_bits_per_byte_of_held_out_text_are_those_of_the_harness(tmp_path):
 
     model, texts = decoder(), [row["text"] for row in rows(8, 3)]
     tokenizer = copy.deepcopy(tiny.tokenizer())
-    objective = type("CausalLM", (), {"name": "causal_lm", "label_names": (), "layout": "stream"})()
+    objective = CausalLM()
     reader = language_modeling.HeldOutModel(
         model, tokenizer, objective, None, 32, 32, 4, "cpu", World(), lambda value: [value]
     )
