@@ -146,6 +146,11 @@ def stage_folders(run: Path, stages: Sequence[str]) -> dict[str, Path]:
     return {stage: stage_folder(run, number, stage) for number, stage in enumerate(stages, start=1)}
 
 
+def folder_named(run: Path, stage: str) -> Path | None:
+    """The folder that a run has for the stage with this id, whatever its number; None where it has none."""
+    return next((path for path in (run / "stages").glob("*-*") if path.name.partition("-")[2] == stage), None)
+
+
 def is_number(value: object) -> bool:
     """Whether a value is a finite number and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

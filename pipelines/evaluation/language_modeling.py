@@ -298,6 +298,8 @@ def _windows(reader: HeldOutModel, documents: Documents) -> tuple[int, Callable[
 
 def _answers(reader: HeldOutModel, examples: Any, before: Ints, low: int, high: int) -> TokenPredictions:
     """What the model says about the examples from `low` to `high`, damaged as the objective does."""
+    from pipelines.objectives.losses import pair_logits
+
     drawn = [{**examples[position], "draw": position} for position in range(low, high)]
     batch = reader.collate(drawn)
     labels = batch["labels"].numpy()
@@ -318,7 +320,7 @@ def _answers(reader: HeldOutModel, examples: Any, before: Ints, low: int, high: 
     pairs = None
     for name in reader.objective.label_names:
         if name != "labels":
-            judged = outputs["seq_relationship_logits"].argmax(-1).cpu() == batch[name]
+            judged = pair_logits(outputs).argmax(-1).cpu() == batch[name]
             pairs = np.arange(high - low), judged.numpy()
     return TokenPredictions(np.nonzero(wanted)[0], labels[wanted], left[wanted], bits, right, pairs=pairs)
 

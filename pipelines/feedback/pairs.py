@@ -71,8 +71,10 @@ def preferences(scores: Sequence[float | None], verdicts: Mapping[Pair, Verdict]
     """The preferences among the completions of one prompt, by the verdicts; scores choose between pairs for
     `best_worst`."""
     if way == "best_worst":
+        judged = {at for pair in verdicts for at in pair}  # a text that was written twice, once
         ranked = sorted(
-            (at for at, score in enumerate(scores) if score is not None), key=lambda at: (-_number(scores[at]), at)
+            (at for at, score in enumerate(scores) if score is not None and at in judged),
+            key=lambda at: (-_number(scores[at]), at),
         )
         if len(ranked) < 2 or _number(scores[ranked[0]]) <= _number(scores[ranked[-1]]):
             return []

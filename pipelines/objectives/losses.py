@@ -48,9 +48,13 @@ def pretraining_loss(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tenso
     labels, pair_labels = inputs.pop("labels"), inputs.pop("pair_labels")
     outputs, said = distributions_of(model, inputs, labels != IGNORED)
     tokens = said.cross_entropy(labels[labels != IGNORED])
-    about = outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
-    pairs = functional.cross_entropy(about.float(), pair_labels, reduction="sum", ignore_index=IGNORED)
+    pairs = functional.cross_entropy(pair_logits(outputs).float(), pair_labels, reduction="sum", ignore_index=IGNORED)
     return torch.stack([tokens, pairs]), outputs
+
+
+def pair_logits(outputs: Mapping[str, Tensor]) -> Tensor:
+    """What a model with two heads says about its pairs (batch, 2); ALBERT has a name of its own for it."""
+    return outputs["sop_logits" if "sop_logits" in outputs else "seq_relationship_logits"]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:

@@ -78,7 +78,7 @@ def lines_of_use(
     if head.kind == "seq2seq_lm":
         return _write(taught, config)
     if head.kind in ("masked_lm", "pretraining"):
-        return _fill_in(head, taught)
+        return _fill_in(head, taught, config)
     if head.kind == "bidirectional_lm":
         return (
             'inputs = tokenizer("The bank of the river.", return_tensors="pt")\n'
@@ -189,7 +189,7 @@ def _write(taught: str | None, config: JSONObject) -> str:
     )
 
 
-def _fill_in(head: Head, taught: str | None) -> str:
+def _fill_in(head: Head, taught: str | None, config: JSONObject) -> str:
     both = head.kind == "pretraining"
     pair, output = (', "It is short."', "prediction_logits") if both else ("", "logits")
     lines = [
@@ -200,7 +200,8 @@ def _fill_in(head: Head, taught: str | None) -> str:
     ]
     if both:
         meaning = PAIR_CLASSES.get(taught or "", "")
-        lines.append(f"print(outputs.seq_relationship_logits.softmax(-1).tolist()){meaning}")
+        pairs = "sop_logits" if config.get("model_type") == "albert" else "seq_relationship_logits"
+        lines.append(f"print(outputs.{pairs}.softmax(-1).tolist()){meaning}")
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from pipelines.core.costs import StagePlan
 from pipelines.core.events import read_events
 from pipelines.core.files import JSONObject
 from pipelines.core.recipe import Recipe
-from pipelines.core.results import training_costs
+from pipelines.core.results import folder_named, training_costs
 from pipelines.core.study_cells import Cell, StudyRecipe
 from pipelines.runs.planning.plan import plan
 
@@ -124,11 +124,10 @@ def measured_seconds(folder: Path, stage: str) -> float | None:
     between = [(times[step] - times[step - 1]).total_seconds() for step in times if step - 1 in times]
     if len(between) >= FEWEST:
         return median(between)
-    for path in folder.glob(f"stages/*-{stage}/metrics.json"):  # made by another run, or logged more rarely
-        costs = training_costs(path.parent)
-        steps = costs.get("train_steps")
-        return costs["train_runtime"] / steps if steps and "train_runtime" in costs else None
-    return None
+    trained = folder_named(folder, stage)  # made by another run, or logged more rarely
+    costs = {} if trained is None else training_costs(trained)
+    steps = costs.get("train_steps")
+    return costs["train_runtime"] / steps if steps and "train_runtime" in costs else None
 
 
 def sentence(match: str, reference: str, stage: str) -> str:

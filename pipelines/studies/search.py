@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.core.errors import StageError
 from pipelines.core.files import read_json
-from pipelines.core.results import read_scores
+from pipelines.core.results import folder_named, read_scores
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.study_cells import TRIAL_SCORES, Values
 from pipelines.core.study_matrix import label
@@ -101,11 +101,12 @@ def score_of(folder: Path, stage: str, metric: str | None) -> tuple[str, float |
     They are what its evaluate stage measured, where the search has one, else what `stage` scored on the rows set aside.
     Without a `metric` it is the stage's first score; of several tasks none decides alone, but their mean.
     """
-    [path] = folder.glob(f"stages/*-{stage}/metrics.json")
+    trained = folder_named(folder, stage)
+    assert trained is not None
     if stage == TRIAL_SCORES:
-        scores, where = _evaluated(path.parent), "in the trials"
+        scores, where = _evaluated(trained), "in the trials"
     else:
-        metrics, where = read_json(path), "on the rows set aside"
+        metrics, where = read_json(trained / "metrics.json"), "on the rows set aside"
         scores = {key.removeprefix(PREFIX): _number(value) for key, value in metrics.items() if key.startswith(PREFIX)}
     if not scores:
         raise StageError(

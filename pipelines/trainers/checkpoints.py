@@ -1,7 +1,8 @@
 """What training writes: checkpoints that count only when complete, and the model and metrics that a stage leaves.
 
 A checkpoint counts once its completion marker is written, last of all. A kill while it is written leaves a folder
-without a marker; it is removed at the next start, and training continues from the newest marked one.
+without a marker; it is removed at the next start, and training continues from the newest marked one. Older ones go only
+after that, and lose their marker first.
 
 A stage leaves `model/` with weights, tokenizer and `head.json`, and `metrics.json`. A model with `finery_beside`,
 models by name, leaves each of them in a folder of that name beside `model/`.
@@ -56,8 +57,23 @@ def unmark(folder: Path) -> None:
 
 def newest_complete(folder: Path) -> Path | None:
     """The complete checkpoint of the highest step."""
+    return next(reversed(_complete(folder)), None)
+
+
+def _complete(folder: Path) -> list[Path]:
+    """The complete checkpoints, in the order of their steps."""
     complete = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def rotate(folder: Path, limit: int, best: str | None) -> None:
+    """Delete the oldest complete checkpoints until `limit` are left; never the newest and the `best` one."""
+    complete = _complete(folder)
+    kept = {path.name for path in complete[-1:]} | ({Path(best).name} if best is not None else set())
+    spare = [path for path in complete if path.name not in kept]
+    for path in spare[: max(0, len(complete) - limit)]:
+        unmark(path)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def state_of(checkpoint: Path) -> State:

@@ -455,7 +455,14 @@ class StageTrainer(Base):  # type: ignore[misc]
         self.refuse_spoiled_weights()
         if self.args.should_save:  # the same step may be saved again, with the scores of its epoch
             checkpoints.unmark(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
-        super()._save_checkpoint(model, trial)
+        limit, self.args.save_total_limit = (
+            self.args.save_total_limit,
+            None,
+        )  # no other goes before this one is complete
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
         losses = self.context.gather(self._tr_loss.item())  # every process has written its part once this returns
         meters = None if self.meter is None else self.context.gather(self.meter.state())
         own = self.own_state()
@@ -475,6 +482,7 @@ class StageTrainer(Base):  # type: ignore[misc]
                     **own,
                 },
             )
+            checkpoints.rotate(folder.parent, limit, self.state.best_model_checkpoint)
             self.context.events.emit("checkpoint", step=step, path=str(folder))
         self.context.barrier()
 

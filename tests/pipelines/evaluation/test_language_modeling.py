@@ -169,6 +169,16 @@ def test_parts_of_a_text_are_counted_with_the_bytes_of_their_tokens(objective: s
     assert ("perplexity" in found) == (not hidden)
 
 
+def test_pairs_are_read_by_alberts_name_for_them_too(tmp_path: Path):
+    class Albert(Even):
+        def forward(self, *given: Any, **others: Any) -> Any:
+            outputs = super().forward(*given, **others)
+            return outputs | {"sop_logits": outputs.pop("seq_relationship_logits")}
+
+    found = measure(reader("sentence_order", Albert()), HELD_OUT, ngrams(), tmp_path, "k", 0).metrics
+    assert found == measure(reader("sentence_order"), HELD_OUT, ngrams(), tmp_path, "k", 0).metrics
+
+
 class _SpansEndAnywhere(torch.nn.Module):
     """Nine in ten that the span ends here, by a sentinel or the text's end; else one text token or another, equally likely."""
 

@@ -51,6 +51,11 @@ def test_best_against_worst() -> None:
     assert pairs.preferences(rates, verdicts, "best_worst") == [pairs.PreferencePair(1, 2, 0.9)]
 
 
+def test_a_worst_text_that_was_written_twice_is_compared_once() -> None:
+    verdicts = {(0, 1): Verdict(0.9)}
+    assert pairs.preferences([1.0, 0.0, 0.0], verdicts, "best_worst") == [pairs.PreferencePair(0, 1, 0.9)]
+
+
 def test_all_decided_pairs_are_preferences() -> None:
     verdicts = verdicts_of([2.0, 5.0, 2.0])
     found = pairs.preferences(pairs.win_rates(3, verdicts), verdicts, "all")

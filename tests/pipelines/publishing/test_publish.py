@@ -373,6 +373,7 @@ LEARNT: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "causal_lm", {}),
     ("xlnet", "permutation_lm", {}),
     ("bert", "sentence_order", {}),
+    ("albert", "sentence_order", {}),
     ("electra", "replaced_token_detection", {}),
     ("t5", "span_corruption", {}),
     ("bart", "denoising", {}),

@@ -181,9 +181,11 @@ def test_a_budget_needs_a_reference(study):
 
 
 def test_a_probe_that_another_run_made_is_timed_as_a_whole(tmp_path):
-    place = tmp_path / "stages" / "02-mrpc"
-    place.mkdir(parents=True)
-    (place / "metrics.json").write_text(json.dumps({"train_runtime": 6.0, "train_steps": 30}))
+    for name, seconds in (("01-pre-mrpc", 90.0), ("02-mrpc", 6.0)):
+        (tmp_path / "stages" / name).mkdir(parents=True)
+        (tmp_path / "stages" / name / "metrics.json").write_text(
+            json.dumps({"train_runtime": seconds, "train_steps": 30})
+        )
     assert measured_seconds(tmp_path, "mrpc") == pytest.approx(0.2)
     assert measured_seconds(tmp_path, "other") is None
 

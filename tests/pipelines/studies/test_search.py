@@ -50,8 +50,10 @@ def test_halving_gives_each_rung_its_budget():
 
 
 def written(tmp_path, **metrics):
+    (tmp_path / "stages" / "01-pre-a").mkdir(parents=True)  # whose id ends like the other's
+    (tmp_path / "stages" / "01-pre-a" / "metrics.json").write_text(json.dumps({"eval_loss": 9.0}))
     folder = tmp_path / "stages" / "02-a"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / "metrics.json").write_text(json.dumps(metrics))
     return tmp_path
 

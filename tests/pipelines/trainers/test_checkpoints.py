@@ -24,12 +24,14 @@ from pipelines.trainers.checkpoints import (
     mark_complete,
     newest_complete,
     remove_unfinished,
+    rotate,
     save_learnt,
     save_stage,
     state_of,
 )
 from pipelines.tuners.lora import LoRA
 from tests import tiny
+from tests.pipelines.trainers.test_trainer import examples, simple
 
 
 def test_the_newest_marked_checkpoint_is_taken_whatever_lies_beside_it(tmp_path: Path) -> None:
@@ -42,6 +44,56 @@ def test_the_newest_marked_checkpoint_is_taken_whatever_lies_beside_it(tmp_path:
     found = newest_complete(tmp_path)
     assert found == tmp_path / "checkpoint-10"
     assert state_of(found) == {"step": 10, "loss": 0.1 + 0.2}
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"), [(2, None, [100, 20]), (3, 9, [100, 20, 9]), (2, 9, [100, 9]), (2, 100, [100, 20])]
+)
+def test_the_newest_and_the_best_checkpoints_stay(
+    tmp_path: Path, limit: int, best: int | None, left: list[int]
+) -> None:
+    for step in (9, 10, 20, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        mark_complete(tmp_path / f"checkpoint-{step}", {})
+    rotate(tmp_path, limit, None if best is None else str(tmp_path / f"checkpoint-{best}"))
+    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{step}" for step in left}
+
+
+def test_a_kill_while_an_older_checkpoint_is_deleted_spoils_none_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 4, 5):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("weights")
+        mark_complete(tmp_path / f"checkpoint-{step}", {})
+
+    def killed(path: Path, **_: object) -> None:
+        (path / "model.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rotate(tmp_path, 2, str(tmp_path / "checkpoint-2"))
+    monkeypatch.undo()
+    assert remove_unfinished(tmp_path) == [tmp_path / "checkpoint-4"]
+    assert newest_complete(tmp_path) == tmp_path / "checkpoint-5"
+
+
+def test_no_checkpoint_goes_before_the_next_one_is_complete(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+
+    def marking(folder: Path, state: Any) -> None:
+        seen.append({path.parent.name for path in folder.parent.glob("*/complete.json")})
+        mark_complete(folder, state)
+
+    monkeypatch.setattr("pipelines.trainers.checkpoints.mark_complete", marking)
+    place = context()
+    simple(place, examples("classification"), arguments={"max_steps": 4, "save_strategy": "steps", "save_steps": 1})
+    names = [f"checkpoint-{step}" for step in range(1, 5)]
+    assert seen == [set(), set(names[:1]), set(names[:2]), set(names[1:3])]
+    assert {path.name for path in (place.folder / "checkpoints").iterdir()} == set(names[2:])
 
 
 def test_half_written_checkpoints_are_removed_and_whole_ones_kept(tmp_path: Path) -> None:
