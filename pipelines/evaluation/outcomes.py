@@ -244,7 +244,9 @@ def read_outcomes(path: Path) -> list[Outcomes]:
         for number, part in enumerate(about["parts"]):
             rows = table.filter(pa.array(numbers == number))
             read[part["benchmark"]] = _with(read[part["benchmark"]], part, rows)
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+    except (
+        OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
         raise DataError(f"'{path}' is no readable {OUTCOMES}: {error}") from None
     return list(read.values())
 

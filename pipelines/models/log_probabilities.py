@@ -21,6 +21,7 @@ from torch.nn import functional
 from pipelines.core.costs import LOGITS_KEPT
 from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import CompletionCollator, padding_token
+from pipelines.models.checkpoint import start_token
 from pipelines.models.layer_compilation import is_compiled
 from pipelines.models.linear_cross_entropy import (
     log_probabilities_and_entropies,
@@ -29,7 +30,7 @@ from pipelines.models.linear_cross_entropy import (
     typed,
 )
 from pipelines.models.read_places import only_positions, tried, without_wrappers
-from pipelines.models.sampling import decoder_start, filled
+from pipelines.models.sampling import filled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -365,7 +366,7 @@ def completion_log_probabilities(
     if model.config.is_encoder_decoder:
         sources, real = filled(prompts, pad)
         targets, written = filled(completions, pad)
-        start = torch.full((len(targets), 1), decoder_start(model, tokenizer), dtype=torch.int64)
+        start = torch.full((len(targets), 1), start_token(model, tokenizer), dtype=torch.int64)
         inputs = {
             "input_ids": sources,
             "attention_mask": real,

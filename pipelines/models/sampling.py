@@ -36,6 +36,7 @@ from pipelines.core.model_types import positions_for_text
 from pipelines.data.chat_templates import end_of_turn
 from pipelines.data.completions import padding_token
 from pipelines.data.randomness import uniforms
+from pipelines.models.checkpoint import start_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -250,7 +251,7 @@ def _asked_plainly(
     writes_apart = bool(model.config.is_encoder_decoder)
     tokens: dict[str, Any] = {"eos_token_id": list(ends) or None, "pad_token_id": pad}
     if writes_apart:
-        tokens["decoder_start_token_id"] = decoder_start(model, tokenizer)
+        tokens["decoder_start_token_id"] = start_token(model, tokenizer)
     own = model.generation_config
     training = model.training
     holders = {
@@ -280,22 +281,6 @@ def _asked_plainly(
         model.train(training)
         for holder in holders:
             holder.generation_config = own
-
-
-def decoder_start(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that the decoder of an encoder-decoder begins with. Raises ModelError."""
-    named = (
-        getattr(model.config, "decoder_start_token_id", None),
-        getattr(model.generation_config, "decoder_start_token_id", None),
-        getattr(model.config, "bos_token_id", None),
-        tokenizer.pad_token_id,
-    )
-    start = next((token for token in named if token is not None), None)
-    if start is None:
-        raise ModelError(
-            "the model has no decoder_start_token_id, so its decoder cannot begin; set it in its config.json"
-        )
-    return int(start)
 
 
 def filled(rows: Sequence[Sequence[int]], pad: int, on_the_left: bool = False) -> tuple[Tensor, Tensor]:

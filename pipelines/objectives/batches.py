@@ -95,7 +95,8 @@ def shifted_right(targets: Ids, start: int) -> Ids:
 
 def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that the decoder begins with. Raises ModelError."""
-    start = getattr(config, "decoder_start_token_id", None)
+    named = (getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id"))
+    start = next((token for token in named if token is not None), None)
     start = tokenizer.pad_token_id if start is None else start
     if start is None:
         raise ModelError(

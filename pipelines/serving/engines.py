@@ -26,8 +26,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from pipelines.data.chat_prompts import bounded_end_of_turn
 from pipelines.data.completions import padding_token
+from pipelines.models.checkpoint import start_token
 from pipelines.models.log_probabilities import distributions_of
-from pipelines.models.sampling import decoder_start, ends_of, filled
+from pipelines.models.sampling import ends_of, filled
 from pipelines.serving.sequences import LONGEST, SamplingSettings, WrittenSequence
 from pipelines.serving.trying import twin
 
@@ -97,7 +98,7 @@ def open_engine(
 
 def tokens_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tokens:
     """What the texts of a model begin, end and are filled with."""
-    start = decoder_start(model, tokenizer) if model.config.is_encoder_decoder else None
+    start = start_token(model, tokenizer) if model.config.is_encoder_decoder else None
     return Tokens(text_ends(model, tokenizer)[0], padding_token(tokenizer), start)
 
 

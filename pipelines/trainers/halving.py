@@ -53,6 +53,8 @@ class Halving:
 
     def __init__(self) -> None:
         self.parts = 1
+        self.computed = 1
+        """Parts of the batch that is being computed: fewer than `parts` where its rows do not make so many."""
         self.step: list[Mapping[str, Any]] = []
 
     def begin(self) -> None:
@@ -87,4 +89,6 @@ class Halving:
             again = list(self.step)
 
     def _computed(self, batch: Mapping[str, Any], compute: Callable[[Batch], Tensor]) -> Tensor:
-        return torch.stack([compute(part) for part in parts_of(batch, self.parts)]).sum()
+        parts = parts_of(batch, self.parts)
+        self.computed = len(parts)
+        return torch.stack([compute(part) for part in parts]).sum()

@@ -26,6 +26,7 @@ from pipelines.core.interfaces import IGNORED, Context
 from pipelines.models.log_probabilities import MODEL_INPUTS, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.pairs import PreferencePairs
+from pipelines.trainers.checkpoints import State
 from pipelines.trainers.reference import ReferenceModel
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ class AnswerStep:
         total, count = np.sum(self.context.gather((float(ratio.sum()), len(ratio))), axis=0)
         self.divergence = max(float(total) / max(count, 1.0), 0.0)
         self.meter.add(True, {"kl": ratio.new_tensor([self.divergence])})
+
+    def state(self) -> State:
+        """What an evaluation after a resume needs of the last step."""
+        return {"divergence": float(self.divergence)}
+
+    def restore(self, state: State) -> None:
+        """Take back what `state` gave."""
+        self.divergence = state["divergence"]
 
     def __call__(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, ModelOutput]:
         """(the sum over the answers (), nothing)."""

@@ -285,8 +285,9 @@ class MultiTaskTrainer(FineryTrainer):
         if not self.context.world.is_main or len(tasks) < 2:
             return
         order = sorted(range(len(tasks)), key=lambda position: tasks[position])
-        body = sum(weight.numel() for weight in self.bare.body.parameters() if weight.requires_grad)
-        shared = [gradients[position][:body] for position in order]  # heads are nobody else's
+        body = {id(weight) for weight in self.bare.body.parameters()}  # heads are nobody else's
+        of_body = torch.cat([torch.full((weight.numel(),), id(weight) in body) for weight in self._learning()])
+        shared = [gradients[position][of_body.to(gradients[position].device)] for position in order]
         means = {
             f"cosine_{self.plan.ids[tasks[order[here]]]}_{self.plan.ids[tasks[order[there]]]}": value
             for (here, there), value in cosines(shared).items()

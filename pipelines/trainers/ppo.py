@@ -339,10 +339,10 @@ class PPO(Stage):
 
     def _layout(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: Head) -> Layout:
         from pipelines.data.completions import padding_token
-        from pipelines.models.sampling import decoder_start
+        from pipelines.models.checkpoint import start_token
         from pipelines.trainers.ppo_experience import Layout
 
-        return Layout(padding_token(tokenizer), decoder_start(model, tokenizer) if head.kind == "seq2seq_lm" else None)
+        return Layout(padding_token(tokenizer), start_token(model, tokenizer) if head.kind == "seq2seq_lm" else None)
 
     def _sampler(
         self, context: Context, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Any

@@ -20,6 +20,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -149,9 +150,10 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
     def finish(self) -> None:
         """Let the tracker send what it still has; gives up after a minute."""
         if self.thread.is_alive():
-            self.waiting.put(lambda: self.close())
-            self.waiting.put(None)
-            self.thread.join(FINISH_SECONDS)
+            with suppress(queue.Full):
+                self.waiting.put(lambda: self.close(), timeout=FINISH_SECONDS)
+                self.waiting.put(None, timeout=FINISH_SECONDS)
+                self.thread.join(FINISH_SECONDS)
         if self.thread.is_alive():
             self._give_up(f"it did not end within {FINISH_SECONDS:.0f} s")
 

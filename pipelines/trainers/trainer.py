@@ -130,7 +130,8 @@ class EpochSampler(Sampler[int]):
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, ModelOutput]]
 """`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`.
 
-One that needs a number of a whole step has `before_step(model, batches)` too, called without gradient on every process.
+One that needs a number of a whole step has `before_step(model, batches)` too, called without gradient on every process, and
+`state()` and `restore(state)` where an evaluation needs what it kept of the last one.
 """
 
 Example = dict[str, Any]
@@ -370,6 +371,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             state["decay"] = self.rows.decay
         if self.halving is not None:
             state["parts"] = self.halving.parts
+        if (kept := getattr(self.loss, "state", None)) is not None:
+            state["loss"] = kept()
         return state
 
     def restore_own(self, state: State) -> None:
@@ -377,6 +380,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             self.rows.decay = state["decay"]
         if self.halving is not None:
             self.halving.parts = state["parts"]
+        if "loss" in state:
+            self.loss.restore(state["loss"])
 
     def rejoin(self, rows: RowsInUse) -> None:
         """Give the model its whole embedding, with the weight decay of the step whose weights are kept."""
@@ -461,6 +466,6 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         value = (weights * sums.reshape(-1) / items).sum() * shared
         if model.training and self.tuner is not None:
             penalty = self.tuner.penalty(model)  # once a step, whatever the number of its parts
-            parts = self.current_gradient_accumulation_steps * (1 if self.halving is None else self.halving.parts)
+            parts = self.current_gradient_accumulation_steps * (1 if self.halving is None else self.halving.computed)
             value = value if penalty is None else value + penalty / parts
         return (value, outputs) if return_outputs else value

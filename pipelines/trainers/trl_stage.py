@@ -97,6 +97,8 @@ def leave(context: Context, stage: TrainingStage) -> None:
 class GroupArguments(TrainingArguments):
     """What both methods have of TRL's numbers, with its defaults; TRL's `max_completion_length` is 512."""
 
+    learning_rate: NotNegative = 1e-6
+    """The learning rate at its highest."""
     max_completion_length: Count = 128
     """Tokens of a completion at most."""
     temperature: Positive = 1.0
@@ -173,7 +175,9 @@ class GroupSampling(Stage):
             )
         group, size = arguments.num_generations, arguments.global_batch_size
         if size is None:
+            processes = recipe.launch.num_processes
             size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            size *= processes if isinstance(processes, int) else 1
         if group < 2:
             yield (
                 ("arguments", "num_generations"),

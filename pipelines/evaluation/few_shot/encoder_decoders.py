@@ -19,6 +19,7 @@ from pipelines.evaluation.few_shot.likelihood import (
     read_off,
     spaced,
 )
+from pipelines.models.checkpoint import start_token
 from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
@@ -53,12 +54,7 @@ class EncoderDecoderReader(LikelihoodReader):
 
     def start(self) -> int:
         """The token that the decoder begins with. Raises ModelError."""
-        for config in (self.model.config, self.model.generation_config):
-            if getattr(config, "decoder_start_token_id", None) is not None:
-                return int(config.decoder_start_token_id)
-        raise ModelError(
-            "the model has no decoder_start_token_id, so its decoder cannot begin; set it in its config.json"
-        )
+        return start_token(self.model, self.tokenizer)
 
     def excess(self, encoded: Encoded) -> int:
         return 0 if self.limit is None else max(0, len(encoded.context) - self.limit)

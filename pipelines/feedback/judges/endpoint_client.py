@@ -342,7 +342,10 @@ def _read(response: httpx.Response) -> ChatCompletion:
         places = (choice.get("logprobs") or {}).get("content") or ()
         usage = completion.get("usage") or {}
         return ChatCompletion(
-            str(text), list(places), int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+            str(text),
+            [each for each in places if isinstance(each, Mapping)],
+            int(usage.get("prompt_tokens") or 0),
+            int(usage.get("completion_tokens") or 0),
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise StageError(

@@ -1,11 +1,14 @@
 """What a publication carries of each example says the same as the run that made it."""
 
+import json
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipelines.core.errors import CommandError, DataError
-from pipelines.evaluation.outcomes import OUTCOMES, outcomes_of, read_outcomes, write_outcomes
+from pipelines.evaluation.outcomes import FORMAT, KEY, OUTCOMES, outcomes_of, read_outcomes, write_outcomes
 from pipelines.reports.results import results_of
 from pipelines.studies.compare import compare
 from tests.finished_run import finished, inside
@@ -51,6 +54,10 @@ def test_a_publication_is_compared_with_the_run_that_made_it_and_holds_no_text_o
 def test_what_is_no_such_file_is_refused_in_a_sentence(run, tmp_path):
     made, _ = run
     (tmp_path / OUTCOMES).write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=f"{OUTCOMES}' is no readable"):
+        read_outcomes(tmp_path / OUTCOMES)
+    about = json.dumps({"format": FORMAT, "benchmarks": [], "parts": []})
+    pq.write_table(pa.table({"part": [0]}).replace_schema_metadata({KEY: about}), tmp_path / OUTCOMES)
     with pytest.raises(DataError, match=f"{OUTCOMES}' is no readable"):
         read_outcomes(tmp_path / OUTCOMES)
     (tmp_path / OUTCOMES).unlink()

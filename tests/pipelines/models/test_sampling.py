@@ -20,11 +20,11 @@ from pipelines.core.errors import DataError, IncompatibleError, ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
 from pipelines.models import sampling
+from pipelines.models.checkpoint import start_token
 from pipelines.models.sampling import (
     SAMPLING,
     VLLMSampler,
     complete,
-    decoder_start,
     filled,
     inverted,
     restricted,
@@ -69,7 +69,7 @@ def test_a_token_is_chosen_by_inverting_the_models_own_distribution(name: str):
     model, tokenizer = writer(name).eval(), tiny.tokenizer()
     found = complete(model, tokenizer, PROMPTS[:3], seed=4, max_new_tokens=5, temperature=0.7)
     both = model.config.is_encoder_decoder
-    start = decoder_start(model, tokenizer) if both else None
+    start = start_token(model, tokenizer) if both else None
     for row, prompt in enumerate(PROMPTS[:3]):
         chances = uniforms(4, SAMPLING, [row], 5)[0]
         written: list[int] = []

@@ -14,7 +14,7 @@ from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context
 from pipelines.core.load import loads
 from pipelines.core.training_arguments import TrainingArguments
-from pipelines.trainers.halving import parts_of, rows_of
+from pipelines.trainers.halving import Halving, parts_of, rows_of
 from tests.pipelines.trainers.test_trainer import classification_loss, examples, simple, weights
 
 AUTO = {"per_device_train_batch_size": "auto", "global_batch_size": 8, "max_steps": 4, "save_strategy": "no"}
@@ -68,6 +68,15 @@ def test_a_batch_without_memory_is_halved_and_the_updates_stay(
     assert after["train_loss"] == pytest.approx(metrics["train_loss"], abs=1e-6)
     warnings = [event["message"] for event in events(place) if event["event"] == "warning"]
     assert f"from now on {calls_of_step[-1]} examples are computed at once" in warnings[-1]
+
+
+def test_parts_are_counted_as_they_are_computed():
+    halving, seen = Halving(), []
+    halving.parts = 4
+    batch = {"labels": torch.zeros(5)}
+    halving.loss(batch, lambda part: seen.append(len(part["labels"])) or torch.zeros(()), lambda: None, lambda _: None)
+    assert seen == [2, 2, 1]
+    assert halving.computed == 3
 
 
 def test_earlier_batches_of_the_step_are_computed_again(context: Callable[..., Context]):

@@ -296,6 +296,15 @@ def test_a_stopped_run_goes_on_to_the_same_weights_to_the_bit(folder, context, e
     assert continued[-1] == next(each for each in logged if "loss" in each) | {"epoch": continued[-1]["epoch"]}
 
 
+def test_an_evaluation_after_a_resume_has_the_last_steps_divergence(folder, context):
+    given = context("loss")
+    step = AnswerStep(loaded(folder).stages[0].arguments, None, given)
+    step.divergence = 0.25
+    other = AnswerStep(step.arguments, None, given)
+    other.restore(json.loads(json.dumps(step.state())))
+    assert other.divergence == 0.25
+
+
 def test_models_are_selected_by_the_loss_on_rows_set_aside(folder, context, events):
     arguments = "max_steps: 4, eval_strategy: steps, eval_steps: 2, save_steps: 2, load_best_model_at_end: true, learning_rate: 1e-2"
     _, logged, _ = trained(folder, context, events, arguments)

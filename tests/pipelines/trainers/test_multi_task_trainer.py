@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipelines.trainers.multi_task_trainer import cosines, project, weighed
+from pipelines.trainers.multi_task_trainer import MultiTaskTrainer, cosines, project, weighed
 
 
 def vector(*values: float) -> Tensor:
@@ -93,6 +94,24 @@ def test_cosines_by_hand():
     assert found[0, 2] == pytest.approx(-1)
     assert found[0, 3] == 0
     assert len(found) == 6
+
+
+def test_conflicts_are_those_of_the_bodys_weights_wherever_they_stand():
+    told: list[dict[str, float]] = []
+    variances, body, head = (torch.nn.Parameter(torch.zeros(size)) for size in (2, 3, 1))
+    trainer = SimpleNamespace(
+        context=SimpleNamespace(
+            world=SimpleNamespace(is_main=True),
+            events=SimpleNamespace(emit=lambda name, step, metrics: told.append(metrics)),
+        ),
+        bare=SimpleNamespace(body=torch.nn.ParameterList([body])),
+        _learning=lambda: [variances, body, head],
+        plan=SimpleNamespace(ids=("a", "b")),
+        state=SimpleNamespace(global_step=1),
+    )
+    one, other = torch.tensor([5.0, 5.0, 1.0, 0.0, 0.0, 7.0]), torch.tensor([5.0, 5.0, 3.0, 4.0, 0.0, 7.0])
+    MultiTaskTrainer._tell_conflicts(trainer, [0, 1], [one, other])
+    assert told == [{"cosine_a_b": pytest.approx(0.6)}]
 
 
 def test_the_formula_by_hand():

@@ -106,6 +106,17 @@ def test_a_tracker_that_hangs_is_waited_for_no_longer_than_a_minute(
     assert "did not end within" in warning
 
 
+def test_a_tracker_that_hangs_behind_all_that_may_wait_holds_no_training_up(
+    recorder: type[Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "FINISH_SECONDS", 0.2)
+    monkeypatch.setattr(room, "MOST_WAITING", 2)
+    begun = time.monotonic()
+    warnings = report(tmp_path, {"hangs": 1.0}, *({"loss": 1.0} for _ in range(3)))
+    assert time.monotonic() - begun < 5
+    assert len(warnings) == 1
+
+
 def test_a_stage_has_one_name_for_all_its_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FINERY_JOB_ID", raising=False)
     assert run_name(context(tmp_path)) == "demo-c0ffee11"

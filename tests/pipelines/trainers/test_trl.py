@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import product
 
@@ -187,10 +188,24 @@ def test_what_trl_cannot_do_is_said_before_anything_loads(folder, stage, argumen
     assert sentence in refused(folder, stage, arguments, more)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_numbers_that_are_not_given_are_trls_own(folder, stage):
+    import trl
+
+    declared = loaded(folder, stage).stages[0].arguments
+    own = {field.name: field.default for field in dataclasses.fields(getattr(trl, f"{stage.upper()}Config"))}
+    differ = {
+        name for name in {*declared.own(), "learning_rate"} & own.keys() if getattr(type(declared)(), name) != own[name]
+    }
+    assert differ == {"max_completion_length"}
+
+
 def test_groups_must_fill_the_step(folder):
     text = "{stage: grpo, reward: {name: keyword, words: [good]}, prompts: {path: prompts.jsonl, text: text}, arguments: {num_generations: 3, max_completion_length: 8}}"
     with pytest.raises(RecipeError, match="does not divide the 8 completions of a step"):
         loads(f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text}\n", folder=folder)
+    three = f"name: x\nmodel: {{architecture: {DECODER}}}\nlaunch: {{num_processes: 3}}\nstages:\n  - {text}\n"
+    assert loads(three, folder=folder).stages[0].arguments.num_generations == 3
     with pytest.raises(RecipeError, match="make it 2 or more"):
         loads(
             f"name: x\nmodel: {{architecture: {DECODER}}}\nstages:\n  - {text.replace('generations: 3', 'generations: 1')}\n",

@@ -89,6 +89,9 @@ def test_probabilities_of_tokens_are_used_where_there_are_some(tmp_path: Path) -
     judge = opened(EndpointJudgeBlock(**BLOCK), tmp_path, answering(lambda question: ("A", places)))
     (verdict,) = judge.compare(["p"], ["one"], ["two"])
     assert (verdict.shown_first, verdict.shown_second) == (pytest.approx(0.8), pytest.approx(0.2))
+    odd = opened(EndpointJudgeBlock(**BLOCK), tmp_path / "odd", answering(lambda question: ("A", ["Yes", None])))
+    (verdict,) = odd.compare(["p"], ["one"], ["two"])
+    assert verdict.shown_first == 1.0
     without = opened(
         EndpointJudgeBlock(**BLOCK, logprobs=False), tmp_path / "other", answering(lambda question: ("A", places))
     )
