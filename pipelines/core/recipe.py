@@ -476,9 +476,12 @@ def _unfit_sources(data: Mapping[str, object], ids: list[str | None]) -> list[Co
             issues.append(
                 (("stages", position, "id"), f"'{ids[position]}' is the id of an earlier stage too; ids must differ")
             )
-        if ids[position] == START:
+        if ids[position] in (START, TOKENIZER):
             issues.append(
-                (("stages", position, "id"), f"'{START}' stands for the recipe's own model; choose another id")
+                (
+                    ("stages", position, "id"),
+                    f"'{ids[position]}' stands for the recipe's own {ids[position]}; choose another id",
+                )
             )
         source = stage.get("from")
         if isinstance(source, str) and "/" in source and source.partition("/")[0] in ids[:position]:

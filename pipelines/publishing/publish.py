@@ -18,6 +18,7 @@ from pipelines.core.files import JSONObject, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import EXPORTS, nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
+from pipelines.core.scores import bounds
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.models.heads import HEAD_CLASSES
 from pipelines.publishing import provenance, signature
@@ -145,6 +146,9 @@ class Publish(Stage):
         scored = scored_before(recipe, position)
         for requirement in self._requirements():
             reason = _unscored(requirement, recipe, source, scored)
+            if reason is None:  # of a task in place the units are known only here
+                beside = metrics_of(recipe, requirement.benchmark)
+                reason = requirement.out_of_bounds(bounds(requirement.metric, beside)[1])
             if reason:
                 yield ("require", requirement.path), reason
 

@@ -57,6 +57,20 @@ class Requirement:
         """Whether the score passes. Not-a-number passes nothing."""
         return OPERATORS[self.operator](score, self.threshold)
 
+    def out_of_bounds(self, highest: float, written: str | None = None) -> str | None:
+        """Why no score up to `highest` was meant by the threshold, as it was written; None where one can be."""
+        shown, threshold = show(written or self.written), self.threshold
+        if highest == 1.0 and abs(threshold) > 1:
+            return (
+                f"is {shown}, but the scores of {self.benchmark} lie between -1 and 1; "
+                f"write {threshold / 100:g} for {threshold:g} %"
+            )
+        if highest == 100.0 and 0 < abs(threshold) < 1:
+            return f"is {shown}, but the scores of {self.benchmark} lie between 0 and 100; write {threshold * 100:g}"
+        if highest == 100.0 and threshold > 100:
+            return f"is {shown}, but the scores of {self.benchmark} lie between 0 and 100; write a number between them"
+        return None
+
     def unmet(self, scores: Mapping[str, Mapping[str, float]]) -> str | None:
         """What is wrong with the scores, or None when the requirement is met."""
         score = scores.get(self.benchmark, {}).get(self.metric)
@@ -89,21 +103,10 @@ def parse(path: str, comparison: object) -> Requirement:
     threshold = float(match["number"])
     if math.isinf(threshold):
         raise ValueError(f"is {show(comparison)}, but '{match['number']}' is too large a number; {EXAMPLE}")
-    _, highest = _bounds_of(benchmark, metric)
-    if highest == 1.0 and abs(threshold) > 1:
-        raise ValueError(
-            f"is {show(comparison)}, but the scores of {benchmark} lie between -1 and 1; "
-            f"write {threshold / 100:g} for {threshold:g} %"
-        )
-    if highest == 100.0 and 0 < abs(threshold) < 1:
-        raise ValueError(
-            f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write {threshold * 100:g}"
-        )
-    if highest == 100.0 and threshold > 100:
-        raise ValueError(
-            f"is {show(comparison)}, but the scores of {benchmark} lie between 0 and 100; write a number between them"
-        )
-    return Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
+    found = Requirement(benchmark, metric, symbol, threshold, f"{symbol} {match['number']}")
+    if mistake := found.out_of_bounds(_bounds_of(benchmark, metric)[1], comparison):
+        raise ValueError(mistake)
+    return found
 
 
 def _goes_by(score: str, names: Iterable[str]) -> bool:

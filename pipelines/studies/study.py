@@ -257,8 +257,7 @@ class Study(StudyState):
         bad = any(
             each.status == "failed" and each.reason != BAD_TRIAL for trials in self.tried.values() for each in trials
         )
-        nothing = not any(state.complete for state in self.states)
-        return EXIT_FAILED if failed or bad or nothing else EXIT_DONE
+        return EXIT_FAILED if failed or bad else EXIT_DONE
 
 
 def _status(ended: RunEnd) -> str:

@@ -20,7 +20,7 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -469,3 +469,10 @@ def class_names(value: object) -> Any:
     if not isinstance(value, list | tuple):
         return value
     return tuple(name if (name := class_name(entry)) is not None else entry for entry in value)
+
+
+ClassNames = Annotated[
+    tuple[str, ...] | None,
+    BeforeValidator(class_names, json_schema_input_type=tuple[str | int | float | bool, ...] | None),
+]
+"""Names of classes as a recipe writes them."""

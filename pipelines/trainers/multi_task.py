@@ -51,10 +51,13 @@ ANNEALED_BY = 0.8
 Share = Annotated[float, Field(gt=0)]
 
 
+SamplingName = Literal["proportional", "uniform", "temperature", "annealed", "explicit"]
+
+
 class Sampling(Block):
     """How often each task is seen."""
 
-    name: Literal["proportional", "uniform", "temperature", "annealed", "explicit"] = "proportional"
+    name: SamplingName = "proportional"
     """The rule."""
     temperature: float | None = Field(None, ge=1)
     """For `temperature`: 1 is proportional, large is uniform."""
@@ -100,7 +103,7 @@ def in_words(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-SamplingField = Annotated[Sampling, BeforeValidator(in_words)]
+SamplingField = Annotated[Sampling, BeforeValidator(in_words, json_schema_input_type=Sampling | SamplingName)]
 
 
 def apportioned(total: int, weights: Sequence[float]) -> list[int]:

@@ -75,11 +75,19 @@ class Full(TunerBlock):
     discriminative: float | None = Field(None, gt=1)
     """Each layer learns this many times slower than the one above it, the embeddings slowest: 2.6 in ULMFiT."""
     gradual_unfreezing: Annotated[
-        GradualUnfreezing | None, BeforeValidator(_true_or_settings(GradualUnfreezing, "{epochs_per_layer: 2}"))
+        GradualUnfreezing | None,
+        BeforeValidator(
+            _true_or_settings(GradualUnfreezing, "{epochs_per_layer: 2}"),
+            json_schema_input_type=GradualUnfreezing | bool | None,
+        ),
     ] = None
     """`true`: the head learns in the first epoch, and one more layer joins it with every epoch."""
     slanted_triangular: Annotated[
-        SlantedTriangular | None, BeforeValidator(_true_or_settings(SlantedTriangular, "{cut_frac: 0.1, ratio: 32}"))
+        SlantedTriangular | None,
+        BeforeValidator(
+            _true_or_settings(SlantedTriangular, "{cut_frac: 0.1, ratio: 32}"),
+            json_schema_input_type=SlantedTriangular | bool | None,
+        ),
     ] = None
     """`true`: the learning rates rise over a tenth of the steps and fall over the rest; replaces `arguments`'
     schedule."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from pipelines.core.errors import EXIT_DONE, CommandError, RecipeError
 from pipelines.core.files import write_text
 from pipelines.core.load import loads
+from pipelines.core.recipe import START, TOKENIZER
 from service.cli.columns import ColumnChoice, Table, choose, read
 
 ENOUGH_WORDS = 50_000
@@ -30,6 +31,8 @@ PASSES = 10
 """Passes over the text while pretraining, between the bounds of STEPS."""
 STEPS = (200, 2000)
 PLAIN = re.compile(r"(\.\.?/)*[A-Za-z_][A-Za-z0-9_./-]*")
+TAKEN = (START, TOKENIZER, "pretrain", "evaluate", "publish")
+"""Ids of what the recipe has besides the task."""
 WORDS_OF_YAML = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
@@ -62,7 +65,7 @@ def draft(table: Table, choice: ColumnChoice, validation: Path | None, output: P
         f"# {label_comment(choice)}.",
         f"# finery run {output.name}          does all of it; --help shows the rest",
         f"# finery plan {output.name}         says what it will cost before it starts",
-        f"name: {name}",
+        f"name: {_value(name)}",
         "seed: 42",
         "",
         "model:",
@@ -100,7 +103,7 @@ def draft(table: Table, choice: ColumnChoice, validation: Path | None, output: P
     lines += [
         "  # Then learn the task. `tuner: {name: lora, r: 8}` learns a small update instead of every weight.",
         "  - stage: supervised",
-        f"    id: {task}",
+        f"    id: {_value(task)}",
         "    task:",
         f"      kind: {choice.kind}",
         f"      columns: [{', '.join(texts)}]",
@@ -142,9 +145,9 @@ def _task_id(label: str, name: str) -> str:
     # an accent is no reason to lose the letter
     letters = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
     id = re.sub(r"[^A-Za-z0-9_-]+", "-", letters).strip("-_")[:60]
-    if id.lower() in ("", "label", "labels", "target", "class", "y", "model", "pretrain", "evaluate", "publish"):
+    if id.lower() in ("", "label", "labels", "target", "class", "y", *TAKEN):
         id = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:60]
-    return id if id and id not in ("model", "pretrain", "evaluate", "publish") else "task"
+    return id if id and id not in TAKEN else "task"
 
 
 def label_comment(choice: ColumnChoice) -> str:
@@ -187,7 +190,14 @@ CLASSES_SHOWN = 6
 
 
 def init(
-    data: Path, output: Path, texts: Sequence[str], label: str | None, kind: str | None, name: str | None, force: bool
+    data: Path,
+    output: Path,
+    texts: Sequence[str],
+    label: str | None,
+    kind: str | None,
+    name: str | None,
+    force: bool,
+    as_json: bool = False,
 ) -> int:
     """Look at the file, write the recipe, say what was found. Returns the exit code."""
     if output.exists() and not force:
@@ -203,9 +213,28 @@ def init(
     except RecipeError as error:  # a name the user gave, say
         raise CommandError(f"no valid recipe could be written for {data}:\n{error}") from None
     save(output, written.text)
+    doubts = [*([doubt] if doubt else []), *warnings(table, choice)]
+    if as_json:
+        told = {
+            "status": "done",
+            "exit_code": EXIT_DONE,
+            "recipe": str(output),
+            "name": written.name,
+            "task": written.task,
+            "kind": choice.kind,
+            "columns": [column.name for column in choice.texts],
+            "label": choice.label.name,
+            "rows": table.rows,
+            "all_rows_read": table.complete,
+            "validation": None if validation is None else str(validation),
+            "pretrains": written.pretrains,
+            "warnings": doubts,
+        }
+        print(json.dumps(told, ensure_ascii=False))
+        return EXIT_DONE
     for line in report(table, choice, validation, written, output):
         print(line)
-    for warning in [*([doubt] if doubt else []), *warnings(table, choice)]:
+    for warning in doubts:
         print(f"warning: {warning}")
     print(f"\nNext:  finery run {output}")
     return EXIT_DONE

@@ -29,11 +29,12 @@ def init(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run; the file's name by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the recipe if it exists.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a recipe from the columns of your own file."""
     from service.cli.init import init as write
 
-    raise typer.Exit(write(data, output, text or [], label, kind, name, force))
+    raise typer.Exit(write(data, output, text or [], label, kind, name, force, as_json))
 
 
 @app.command()
@@ -234,7 +235,9 @@ def openai(
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    as_json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without it.")] = False,
+) -> None:
     """Print the JSON Schema of a recipe, for editors and forms."""
     from service.cli.schema import schema as described
 

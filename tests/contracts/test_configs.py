@@ -1,11 +1,16 @@
 """Every YAML that is shipped is valid: what users copy must run."""
 
+import json
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from pipelines.core.load import load, loads
+from pipelines.core.recipe import schema
+from pipelines.core.registry import STAGES
+from pipelines.core.yaml_positions import read_yaml_text
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 FOLDERS = ("recipes", "smoke", "architectures", "tasks")
@@ -33,6 +38,46 @@ def test_every_recipe_is_valid(path):
     if path not in STUDIES:
         # read as what it resolves to, it is the same recipe
         assert loads(recipe.to_yaml(), folder=path.parent) == recipe
+
+
+@pytest.fixture(scope="module")
+def described():
+    return jsonschema.Draft202012Validator(schema())
+
+
+def as_written(text):
+    data, _ = read_yaml_text(text, "recipe.yaml")
+    return json.loads(json.dumps(data))
+
+
+def test_editors_find_nothing_wrong_with_a_recipe_that_is_shipped(described):
+    for path in [*files("recipes"), *files("smoke")]:
+        assert described.is_valid(as_written(path.read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_editors_find_nothing_wrong_with_an_example_of_a_stage(described, stage):
+    examples = STAGES.load(stage).recipe_examples
+    assert examples
+    for example in examples:
+        text = f"name: x\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages:\n  - {example}\n"
+        assert described.is_valid(as_written(text)), example
+
+
+SHORT = [
+    ("supervised, task: glue/mrpc, tuner: {name: full, gradual_unfreezing: true, slanted_triangular: false}", True),
+    ("supervised, task: glue/mrpc, tuner: {name: full, gradual_unfreezing: sometimes}", False),
+    ("multi_task, tasks: [{task: glue/rte}, {task: glue/mrpc}], sampling: uniform", True),
+    ("multi_task, tasks: [{task: glue/rte}, {task: glue/mrpc}], sampling: sometimes", False),
+    ("supervised, task: {kind: classification, columns: [a], label: b, train: a.csv, labels: [0, 1]}", True),
+    ("supervised, task: {kind: classification, columns: [a], label: b, train: a.csv, labels: 2}", False),
+]
+
+
+@pytest.mark.parametrize(("stage", "fits"), SHORT)
+def test_what_is_written_in_short_is_described_too(described, stage, fits):
+    text = f"name: x\nmodel: {{architecture: {{preset: bert-tiny}}}}\nstages:\n  - {{stage: {stage}}}\n"
+    assert described.is_valid(as_written(text)) is fits
 
 
 @pytest.mark.long

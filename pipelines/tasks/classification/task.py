@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import HeadKind
 from pipelines.data.references import DataPath
 from pipelines.tasks.base import (
+    ClassNames,
     Column,
     LabelledTask,
     TaskExample,
     TaskKind,
     check_columns_differ,
-    class_names,
     inline_places,
 )
 from pipelines.tasks.subject import auxiliary_lm_issues
@@ -38,7 +38,7 @@ class Classification(TaskKind):
     """The column of the text, or the two columns of a pair."""
     label: Column
     """The column of the classes: texts, whole numbers or truth values."""
-    labels: Annotated[tuple[str, ...] | None, BeforeValidator(class_names)] = None
+    labels: ClassNames = None
     """Class names in the order of their ids. Default: those in the training rows, in natural order."""
     train: DataPath
     """The training rows: a file, folder or pattern, or a data set's name."""

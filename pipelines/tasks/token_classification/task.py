@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
@@ -20,12 +20,12 @@ from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
 from pipelines.tasks.base import (
+    ClassNames,
     Column,
     LabelledTask,
     TaskExample,
     TaskKind,
     class_name,
-    class_names,
     inline_places,
     natural_order,
 )
@@ -183,7 +183,7 @@ class TokenClassification(TaskKind):
     scheme: Literal["iob2", "plain"] = "iob2"
     """`iob2`: tags mark entities (`B-PER`, `I-PER`, `O`), which are scored whole. `plain`: each word is scored by
     itself."""
-    labels: Annotated[tuple[str, ...] | None, BeforeValidator(class_names)] = None
+    labels: ClassNames = None
     """Tags in the order of their ids. Default: those in the training rows, in natural order."""
     train: DataPath
     """The training rows: a file, folder or pattern, or a data set's name."""

@@ -90,6 +90,11 @@ stages:
         ),
         (("architecture: {preset: bert-tiny}", "checkpoint: '!!'"), "model.checkpoint", "neither a folder"),
         (("{stage: evaluate}", "{stage: evaluate, id: docs}"), "stages.docs.id", "an earlier stage too"),
+        (
+            ("{stage: evaluate}", "{stage: evaluate, id: tokenizer}"),
+            "stages.tokenizer.id",
+            "the recipe's own tokenizer",
+        ),
         (("{stage: evaluate}", "{stage: evaluate, from: publish}"), "stages.evaluate.from", "it comes later"),
         (
             ("id: docs,", "id: docs, from: pretrained,"),

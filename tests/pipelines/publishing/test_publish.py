@@ -332,6 +332,26 @@ def test_a_requirement_that_could_never_hold_is_found_before_anything_runs(requi
     assert found[0].startswith("stages.publish.require")
 
 
+@pytest.mark.parametrize(
+    ("task", "require", "words"),
+    [
+        ("kind: classification, columns: [text], label: label", "own.accuracy: '>= 80'", "write 0.8 for 80 %"),
+        ("kind: qa", "own.f1: '>= 0.8'", "lie between 0 and 100; write 80"),
+        ("kind: classification, columns: [text], label: label", "own.accuracy: '>= 0.8'", None),
+        ("kind: qa", "own.f1: '>= 80'", None),
+    ],
+)
+def test_the_units_of_a_task_in_place_are_known_too(tmp_path, task, require, words):
+    (tmp_path / "rows.csv").write_text("text,label\na,0\nb,1\n")
+    own = f"  - {{stage: supervised, id: own, from: model, task: {{{task}, train: {tmp_path / 'rows.csv'}}}}}\n"
+    text = own + EVALUATE + f"  - {{stage: publish, to: x, from: own, require: {{{require}}}}}\n"
+    if words is None:
+        loads(HEAD + text)
+    else:
+        (found,) = mistakes(text)
+        assert words in found
+
+
 def test_every_bad_requirement_is_named_at_once():
     found = mistakes(MRPC + EVALUATE + "  - {stage: publish, to: 'x://', require: {glue/mrpc.f1: '? 1', f1: '> 1'}}\n")
     assert len(found) == 2

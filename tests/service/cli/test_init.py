@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_a_newcomers_file_becomes_a_recipe_that_is_fine(data, capsys):
     assert out.rstrip().endswith("Next:  finery run recipe.yaml")
     assert main(["validate", "recipe.yaml"]) == 0
     assert load(data / "recipe.yaml").stages[0].task.columns == ("review",)
+
+
+@pytest.mark.parametrize("name", ["2024.csv", "1e3.csv", "null.csv"])
+def test_a_file_whose_name_is_no_text_in_yaml_becomes_a_recipe_too(data, capsys, name):
+    (data / "train.csv").rename(data / name)
+    assert main(["init", name, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["label"], told["rows"]) == (name.removesuffix(".csv"), "verdict", 300)
+    assert load(data / told["recipe"]).name == told["name"]
 
 
 def test_an_existing_recipe_is_not_overwritten_unless_forced(data, capsys):
@@ -186,7 +196,22 @@ def test_any_column_name_survives_the_way_through_yaml(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "label", ["label", "target", "model", "publish", "evaluate", "pretrain", "y", "!?", "Ünïcode", "x" * 70]
+    "label",
+    [
+        "label",
+        "target",
+        "model",
+        "tokenizer",
+        "1e3",
+        "null",
+        "publish",
+        "evaluate",
+        "pretrain",
+        "y",
+        "!?",
+        "Ünïcode",
+        "x" * 70,
+    ],
 )
 def test_the_stage_has_an_id_of_its_own_whatever_the_label_is_called(tmp_path, label):
     _, recipe = recipe_for(tmp_path, rows=1000, words=50, label=label)
@@ -213,6 +238,7 @@ def test_a_validation_file_is_used(tmp_path):
         ("x/my reviews (2).csv", None, "my-reviews-2"),
         ("x/---.csv", None, "my-model"),
         ("x/reviews.csv", "other", "other"),
+        ("x/2024.csv", None, "2024"),
     ],
 )
 def test_the_run_is_named_after_the_file(tmp_path, file, given, name):
