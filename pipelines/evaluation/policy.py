@@ -53,6 +53,7 @@ OTHERS = (
     "few_shot",
     "max_length",
     "max_eval_samples",
+    "max_predict_samples",
     "mixed_precision",
 )
 """Keys of other questions."""

@@ -38,6 +38,8 @@ class EvaluationSettings(Protocol):
     @property
     def max_eval_samples(self) -> int | None: ...
     @property
+    def max_predict_samples(self) -> int | None: ...
+    @property
     def per_device_eval_batch_size(self) -> int: ...
     @property
     def mixed_precision(self) -> str: ...
@@ -150,8 +152,13 @@ class EvaluationRequest:
 
     def splits(self) -> Iterator[tuple[str, str, Rows]]:
         """(suffix of the metric names, split, its rows) of everything that is evaluated."""
+        own = getattr(self.choice.subject, "max_predict_samples", None)
+        predicted = self.stage.max_predict_samples or own
         for suffix, split in self.task.evaluation_splits.items():
-            yield suffix, split, self.task.rows(split, self.stage.max_eval_samples)
+            rows = self.task.rows(split, self.stage.max_eval_samples)
+            if predicted is not None and rows.labels is None:
+                rows = self.task.rows(split, predicted)
+            yield suffix, split, rows
 
     def running(self, split: str) -> dict[str, Any]:
         """Keywords of `predict` and its like: processes, device, batch size, progress, precision."""

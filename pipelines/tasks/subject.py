@@ -102,6 +102,8 @@ class Subject(Block):
     """Only the first rows of train."""
     max_eval_samples: int | None = Field(None, ge=1)
     """Only the first of the rows set aside for model selection."""
+    max_predict_samples: int | None = Field(None, ge=1)
+    """What evaluate stages predict of a split without public labels where they do not say: its first rows."""
 
     def resolved(self, name: str) -> LabelledTask:
         """The task itself; one that is described in place goes by `name`."""
@@ -190,7 +192,7 @@ def unused_keys(subject: Subject, name: str) -> Iterable[ConfigIssue]:
             yield (key,), f"is for tasks of the kind {named}, but this task's kind is {kind}; leave it out"
 
 
-EVERY_KIND = ("auxiliary_lm", "max_train_samples", "max_eval_samples")
+EVERY_KIND = ("auxiliary_lm", "max_train_samples", "max_eval_samples", "max_predict_samples")
 OPTIONAL_KEYS = tuple(
     key for key, about in Subject.model_fields.items() if about.default is None and key not in EVERY_KIND
 )

@@ -211,7 +211,9 @@ def test_doubts_are_warnings(own_files, context, classifier):
     assert "not shown to be better than always guessing" in majority
 
 
-def test_labels_that_are_not_public_give_predictions_without_a_score(tmp_path, monkeypatch, context, classifier):
+@pytest.fixture
+def diagnostics(tmp_path, monkeypatch):
+    """Two rows of glue/ax."""
     folder = tmp_path / "data" / "glue" / "ax"
     folder.mkdir(parents=True)
     rows = {
@@ -222,6 +224,30 @@ def test_labels_that_are_not_public_give_predictions_without_a_score(tmp_path, m
     }
     pq.write_table(pa.table(rows), folder / "test-00000-of-00001.parquet")
     monkeypatch.setenv("FINERY_DATA", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "rows"),
+    [
+        ("", "", 2),
+        ("", ", max_eval_samples: 1", 1),
+        ("", ", max_eval_samples: 1, max_predict_samples: 2", 2),
+        (", max_predict_samples: 1", "", 1),
+        (", max_predict_samples: 1", ", max_predict_samples: 2", 2),
+    ],
+)
+def test_of_a_split_without_public_labels_as_many_rows_are_predicted_as_is_said(
+    diagnostics, context, classifier, trained, asked, rows
+):
+    made = recipe(
+        f"stage: supervised, id: nli, task: glue/mnli{trained}", f"stage: evaluate, benchmarks: [glue/ax]{asked}"
+    )
+    given = context(made, "evaluate", {"nli": classifier(3)})
+    made.stage("evaluate").run(given)
+    assert len(read_predictions(given.folder / "predictions.parquet")["glue/ax", "test"]["logits"]) == rows
+
+
+def test_labels_that_are_not_public_give_predictions_without_a_score(diagnostics, context, classifier):
     made = recipe(
         "stage: supervised, id: nli, task: glue/mnli", "stage: evaluate, benchmarks: [glue/ax], baselines: [majority]"
     )
