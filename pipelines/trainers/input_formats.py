@@ -5,8 +5,9 @@ Radford et al. 2018, "Improving Language Understanding by Generative Pre-Trainin
 
     a text            <|start|> text <|extract|>
     a pair            <|start|> first <|delimiter|> second <|extract|>
-    both orders       the pair, and the pair the other way round: what the model makes of each is added before the
-    linear head an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
+    both orders       the pair, and the pair the other way round:
+                      what the model makes of each is added before the linear head
+    an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
 
 The head reads the representation of the last token. The tokens are entries of the vocabulary like others, and the
 tokenizer that is saved with the model puts them around texts by itself: whoever calls it with a text, or a pair, gets
