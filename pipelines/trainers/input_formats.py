@@ -56,7 +56,7 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
             "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task "
             "has no such; write gpt",
         )
-    if stage.tuner.name != "full":
+    if not stage.tuner.trains_all:
         yield (
             place,
             f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes "
