@@ -367,6 +367,11 @@ class TaskKind(Block):
     smooths_labels: ClassVar[bool] = False
     """Whether training follows `label_smoothing_factor`."""
 
+    labels_texts: ClassVar[bool] = False
+    """Whether the answer is one class or number of a text or a pair, which can be written as a text too, and which a
+    linear classifier can give from one vector."""
+    takes_input_format: ClassVar[bool] = False
+    """Whether a stage may give `input_format` beside such a task: one answer a text, a pair or an option."""
     finds_labels: ClassVar[bool] = False
     """Whether class names are found in the training rows where a task does not give them."""
     uncounted: ClassVar[str | None] = None

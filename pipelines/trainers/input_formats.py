@@ -24,6 +24,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.model_types import model_types, sees_ahead
+from pipelines.core.registry import TASK_KINDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 START, DELIMITER, EXTRACT = TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 InputFormat = Literal["gpt", "gpt_both_orders"]
 """The values of the key `input_format`."""
-KINDS = ("classification", "regression", "multiple_choice")
-"""Kinds of tasks with one answer a text, a pair or an option."""
 
 
 def tokens_of(wanted: InputFormat | None) -> tuple[str, ...]:
@@ -47,10 +46,11 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     wanted, task, shape = stage.input_format, stage.resolved(stage.id), recipe.model.architecture
     if wanted is None:
         return
-    place = ("input_format",)
-    if task.kind not in KINDS:
-        yield place, f"is for tasks of the kind {', '.join(KINDS)}, but this task's kind is {task.kind}; leave it out"
-    elif wanted == "gpt_both_orders" and (task.kind == "multiple_choice" or len(task.columns) != 2):
+    place, block = ("input_format",), TASK_KINDS.load(task.kind)
+    if not block.takes_input_format:
+        served = ", ".join(TASK_KINDS.where(lambda kind: kind.takes_input_format))
+        yield place, f"is for tasks of the kind {served}, but this task's kind is {task.kind}; leave it out"
+    elif wanted == "gpt_both_orders" and (not block.labels_texts or len(task.columns) != 2):
         yield (
             place,
             "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task "

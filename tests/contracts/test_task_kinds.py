@@ -27,6 +27,7 @@ from pipelines.evaluation.prediction_tables import write_table
 from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions
+from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.training import TaskTraining, training_of
 from service.web.trying import drawn_answer
 from tests import tiny
@@ -81,6 +82,15 @@ def test_without_validation_rows_some_are_held_out(kind: str, folder: Path):
     task = block(kind, folder).task("my-stage")
     assert HELD_OUT in task.splits
     assert len(task.rows("train")) + len(task.rows(HELD_OUT)) == ROWS
+
+
+@pytest.mark.parametrize("named", TASK_KINDS.where(lambda each: each.labels_texts))
+def test_answers_that_can_be_written_are_read_back(named: str, tmp_path: Path):
+    task = block(named, filled(tmp_path, named)).task("my-stage")
+    written = [str(each) for each in AsText(task).rows("train").labels or ()]
+    predictions, labels, unread = AsText(task).read(written, written)
+    assert predictions == labels == pytest.approx(list(task.rows("train").labels or ()), abs=0.1)
+    assert unread == 0
 
 
 def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):

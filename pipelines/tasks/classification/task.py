@@ -30,6 +30,8 @@ class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    labels_texts: ClassVar[bool] = True
+    takes_input_format: ClassVar[bool] = True
     stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True

@@ -161,6 +161,7 @@ class MultipleChoice(TaskKind):
     """Which of several options is the answer to a question."""
 
     head_kind: ClassVar[HeadKind] = "multiple_choice"
+    takes_input_format: ClassVar[bool] = True
     outputs: ClassVar[str | None] = "one of several options"
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
     smooths_labels: ClassVar[bool] = True

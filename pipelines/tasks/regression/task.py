@@ -22,6 +22,8 @@ class Regression(TaskKind):
     """Which number a text, or a pair of texts, is given."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    labels_texts: ClassVar[bool] = True
+    takes_input_format: ClassVar[bool] = True
     stage_keys: ClassVar[tuple[str, ...]] = ("pooling",)
     outputs: ClassVar[str | None] = "a number"
     kind: Literal["regression"]
