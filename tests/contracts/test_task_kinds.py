@@ -23,6 +23,8 @@ from pipelines.core.presentation import Form, PageAnswer, field_of, plain
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
+from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, form_of, prompt_for, unfit
+from pipelines.evaluation.few_shot.questions import questions_of
 from pipelines.evaluation.prediction_tables import write_table
 from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
@@ -91,6 +93,19 @@ def test_answers_that_can_be_written_are_read_back(named: str, tmp_path: Path):
     predictions, labels, unread = AsText(task).read(written, written)
     assert predictions == labels == pytest.approx(list(task.rows("train").labels or ()), abs=0.1)
     assert unread == 0
+
+
+@pytest.mark.parametrize("named", TASK_KINDS.where(lambda each: each.prompt_form is not None))
+def test_a_row_of_a_kind_that_can_be_asked_becomes_a_question(named: str, tmp_path: Path):
+    task = block(named, filled(tmp_path, named)).task("my-stage")
+    prompt = prompt_for(task)
+    if form_of(task) == "numbers":
+        prompt = prompt.model_copy(update={"answers": ("0", "1")})
+    assert unfit(prompt, task) == []
+    asked = questions_of(task, prompt, "train").each
+    assert len(asked) == len(task.rows("train"))
+    assert all(each.answer for each in asked)
+    assert {bool(each.options) for each in asked} == {form_of(task) in AMONG_KNOWN}
 
 
 def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):

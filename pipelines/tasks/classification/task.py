@@ -13,6 +13,7 @@ from pipelines.data.references import DataPath
 from pipelines.tasks.base import (
     Column,
     LabelledTask,
+    PromptForm,
     TaskExample,
     TaskKind,
     check_columns_differ,
@@ -30,6 +31,7 @@ class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    prompt_form: ClassVar[PromptForm | None] = "classes"
     labels_texts: ClassVar[bool] = True
     takes_input_format: ClassVar[bool] = True
     stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
