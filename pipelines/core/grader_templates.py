@@ -21,7 +21,6 @@ LONGEST_RESULT = 200_000
 """Characters of what becomes of it."""
 MOST_PATHS = 100
 MOST_STEPS = 20
-NAMESPACES = ("item", "sample")
 BRACES = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 CLOSED = re.compile(r"\}\}")
 PATH = re.compile(r"\s*(item|sample)((?:\.[^\W\d][\w-]*|\.\d+|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])*)\s*")

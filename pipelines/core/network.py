@@ -52,11 +52,6 @@ class NetworkMeasurement:
         """What each rank sends and receives while the largest message is reduced; nccl-tests' bus bandwidth."""
         return bus_bandwidth(self.all_reduce[-1], self.processes)
 
-    def all_reduce_seconds(self, size: float) -> float:
-        """How long an all-reduce of so many bytes takes by the model of a ring."""
-        steps = 2 * (self.processes - 1)
-        return steps * self.latency_seconds + steps / self.processes * size / self.bytes_per_second
-
 
 def bus_bandwidth(measured: AllReduce, processes: int) -> float:
     """Bytes a second over each rank's link, as nccl-tests' PERFORMANCE.md defines it for all-reduce."""

@@ -196,6 +196,8 @@ class Stage(Block):
     it, unless their `from` names it; a reward names it."""
     samples: ClassVar[bool] = False
     """Whether the stage has its model write without training it."""
+    writes_preferences: ClassVar[bool] = False
+    """Whether the stage writes preferences that others read with `datasets: [{from: ID}]`."""
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         """What is wrong with this stage at this place of the recipe, places relative to the stage."""

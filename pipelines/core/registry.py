@@ -7,7 +7,7 @@ in these tables. Looking a name up imports its module; no table imports anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
@@ -57,6 +57,10 @@ class Registry(Mapping[str, str]):
             raise UnknownName(self.unknown(name))
         module, _, attribute = self[name].partition(":")
         return getattr(import_module(module), attribute)
+
+    def where(self, holds: Callable[[Any], bool]) -> tuple[str, ...]:
+        """The names of what it holds for, in the order of the table. Imports every entry."""
+        return tuple(name for name in self if holds(self.load(name)))
 
 
 class TaskKinds(Registry):

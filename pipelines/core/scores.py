@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 from pipelines.core.registry import METRICS
 
@@ -12,7 +13,7 @@ COUNTS = ("tokens", "bytes", "pairs", "replaced")
 PEERS = ("unigram", "bigram", "majority")
 """Guessers whose figures stand beside the model's, under `<peer>_<score>`."""
 SMALLER_IS_BETTER = ("bits_per_byte", "hidden_bits_per_byte", "perplexity", "kl", "kl_k3")
-"""Everything else is better when it is larger."""
+"""Scores of no metric of the METRICS table; everything else that no metric there gives is better when it is larger."""
 POLICY_SCORES = ("reward", "win_rate", "kl", "kl_k3", "length", "distinct_2", "ended")
 """What is measured of a model's own completions; of the model beside it, under `<score>_against`."""
 
@@ -56,10 +57,12 @@ def is_percent(score: str, beside: Iterable[str] = ()) -> bool:
 
 
 def _metric_of(score: str, beside: Iterable[str], metrics: Iterable[str]) -> str | None:
-    """The metric that gives a score, suffix of its split and all: of several the one with the most scores, if all of
-    them are there."""
+    """The metric that gives a score, suffix of its split and all: of those with the longest name that it goes by the
+    one with the most scores, if all of them are there."""
     present = [score, *beside]
-    owners = [metric for metric in metrics if any(_is(score, name) for name in _scores_of(metric))]
+    named = {metric: [name for name in _scores_of(metric) if _is(score, name)] for metric in metrics}
+    longest = max((len(name) for names in named.values() for name in names), default=0)
+    owners = [metric for metric, names in named.items() if any(len(name) == longest for name in names)]
     complete = [
         metric for metric in owners if all(any(_is(each, name) for each in present) for name in _scores_of(metric))
     ]
@@ -80,7 +83,17 @@ def smaller_is_better(metric: str | None) -> bool:
     """Whether a small value of a figure is a good one: a score's, a guesser's or another model's beside it, a loss."""
     score = (metric or "").removesuffix("_against")
     score = next((score.removeprefix(f"{peer}_") for peer in PEERS if score.startswith(f"{peer}_")), score)
-    return score in SMALLER_IS_BETTER or score == "loss" or score.endswith("_loss")
+    return score == "loss" or score.endswith("_loss") or _falls(score, tuple(METRICS))
+
+
+@lru_cache(maxsize=1024)
+def _falls(score: str, metrics: tuple[str, ...]) -> bool:
+    """Whether a score becomes smaller as a model improves: as its metric says, and by name where it is of none."""
+    metric = _metric_of(score, (), metrics)
+    if metric is None:
+        return score in SMALLER_IS_BETTER
+    described = METRICS.load(metric)
+    return bool(described.best < described.worst)
 
 
 def better(metric: str, one: float, other: float) -> bool:

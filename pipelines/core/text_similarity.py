@@ -17,12 +17,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 Similarity = Literal[
     "fuzzy_match", "bleu", "gleu", "meteor", "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l"
 ]
-SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 LONGEST = 20_000
 """Characters of a text that are compared; the rest is not looked at."""
 METEOR_WORDS = 1000

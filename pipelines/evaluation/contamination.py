@@ -257,7 +257,7 @@ def _nth_run(fields: Sequence[str], number: int, length: int) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The words of a text, as `word_hashes` tells them apart."""
+    """The words of a text, as `words_of` tells them apart."""
     spaced = "".join(letter if ord(letter) > 127 or letter.isalnum() else " " for letter in text.lower())
     return [word for word in spaced.split(" ") if word]
 

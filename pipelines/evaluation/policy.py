@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipelines.core.config import Block, ConfigIssue
 from pipelines.core.recipe import START, Recipe, RewardField, Stage
-from pipelines.core.registry import nearest
+from pipelines.core.registry import TASK_KINDS, nearest
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
 from pipelines.tasks.evaluation import BenchmarkChoice
@@ -57,8 +57,6 @@ OTHERS = (
     "mixed_precision",
 )
 """Keys of other questions."""
-WRITING = ("causal", "seq2seq", "instruction_pairs")
-"""Kinds of tasks after which a model still writes."""
 
 
 class PolicyKeys(Block):
@@ -108,7 +106,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
     subject: Any = stage.subjects().get(model)
     if stage.stage in ("supervised", "multi_task") and subject is not None:
         kind = BenchmarkChoice(model, subject.task, model, model, subject).kind
-        if kind not in WRITING:
+        if not TASK_KINDS.load(kind).writes():
             return f"learnt a task of the kind {kind}, whose answers are no texts"
     return None
 

@@ -14,7 +14,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.events import finite
 from pipelines.core.files import whole_file, write_json
 from pipelines.core.interfaces import Context, Rows, Task
-from pipelines.core.scores import percent_metrics, score_names
+from pipelines.core.scores import better, percent_metrics, score_names, smaller_is_better
 from pipelines.data.encoding import read_part
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
@@ -228,8 +228,13 @@ def no_better_than_majority(
     majority: Mapping[str, float],
     guess: str = "always guessing the most frequent class",
 ) -> str | None:
-    """A sentence where a score's interval contains, or lies below, what always guessing one class scores."""
-    within = [name for name in scores if name in majority and intervals[name][0] <= majority[name]]
+    """A sentence where a score's interval contains, or is worse than, what always guessing one class scores."""
+    ends = {name: interval[smaller_is_better(name)] for name, interval in intervals.items()}
+    within = [
+        name
+        for name in scores
+        if name in majority and (ends[name] == majority[name] or better(name, majority[name], ends[name]))
+    ]
     if not within:
         return None
     listed = ", ".join(

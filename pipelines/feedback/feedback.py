@@ -109,6 +109,7 @@ class Feedback(Stage):
 
     joins: ClassVar[bool] = False
     samples: ClassVar[bool] = True
+    writes_preferences: ClassVar[bool] = True
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         for place, message in self.judge.check(recipe, self.id):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TWO_HEADS = ("albert", "bert", "big_bird", "ernie", "fnet", "finery", "megatron-bert", "mobilebert")
 """Model types that have a head for tokens and one for pairs."""
+Ids: TypeAlias = "npt.NDArray[np.int32]"
 
 
 class SentencePairs(Masked):
@@ -84,11 +85,27 @@ class SentencePairs(Masked):
 
         return pretraining_loss(model, batch)
 
+    def false_pair(
+        self, example: dict[str, Any], first: Ids, second: Ids, short: bool, luck: npt.NDArray[np.float64]
+    ) -> tuple[Ids, Ids]:
+        """The segments of a span of sentences made a pair whose label is 1; `short` where it takes fewer sentences
+        than fit."""
+        raise NotImplementedError
+
 
 class NextSentence(SentencePairs):
     """Name the hidden tokens, and tell whether the second segment follows the first."""
 
     name: Literal["next_sentence"] = "next_sentence"
+
+    def false_pair(
+        self, example: dict[str, Any], first: Ids, second: Ids, short: bool, luck: npt.NDArray[np.float64]
+    ) -> tuple[Ids, Ids]:
+        """The second segment from another document."""
+        filled = not short and example["span"] + 1 < example["spans"].others(example["span"])[1]
+        # True pairs of filled spans come near the full length, others do not: length must not give false ones away.
+        room = (example["spans"].length if filled else len(first) + len(second)) - len(first)
+        return first, _elsewhere(example, int(room), luck)
 
 
 class SentenceOrder(SentencePairs):
@@ -96,13 +113,17 @@ class SentenceOrder(SentencePairs):
 
     name: Literal["sentence_order"] = "sentence_order"
 
+    def false_pair(
+        self, example: dict[str, Any], first: Ids, second: Ids, short: bool, luck: npt.NDArray[np.float64]
+    ) -> tuple[Ids, Ids]:
+        """The segments the other way round."""
+        return second, first
+
 
 PAIR = 3
 """Stream of random numbers; those of the masks are 0 to 2."""
 SHORT, HOW_MANY, CUT, FALSE, WHERE, BEGIN = range(6)
 """Positions in that stream."""
-
-Ids: TypeAlias = "npt.NDArray[np.int32]"
 
 
 @dataclass(frozen=True)
@@ -162,14 +183,9 @@ class Pairing:
         cut, total = bounds[1 + int(luck[CUT] * (count - 1))], bounds[count]
         first, second = example["input_ids"][:cut], example["input_ids"][cut:total]
         false = bool(luck[FALSE] < 0.5)
-        if not false:
-            return first, second, False
-        if self.objective.name == "sentence_order":
-            return second, first, True
-        filled = not short and example["span"] + 1 < example["spans"].others(example["span"])[1]
-        # True pairs of filled spans come near the full length, others do not: length must not give false ones away.
-        room = (example["spans"].length if filled else total) - cut
-        return first, _elsewhere(example, int(room), luck), True
+        if false:
+            first, second = self.objective.false_pair(example, first, second, bool(short), luck)
+        return first, second, false
 
 
 def _elsewhere(example: dict[str, Any], most: int, luck: npt.NDArray[np.float64]) -> Ids:

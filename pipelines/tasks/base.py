@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn
 
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
@@ -355,6 +355,11 @@ TaskExample = tuple[dict[str, Any], list[dict[str, Any]]]
 """The keys of a small task beside `kind` and `train`, and its rows."""
 
 
+PromptForm = Literal["classes", "numbers", "choices", "texts", "answers", "dialogues"]
+"""How a row is asked in a prompt: its answer is one of the task's classes, one of the numbers that the prompt names, or
+one of the row's own choices; it is a text, any one of several texts, or what a dialogue goes on with."""
+
+
 class TaskKind(Block):
     """Base of every kind of task: the keys that describe one in a recipe, and what is known of all of them without
     torch.
@@ -367,6 +372,13 @@ class TaskKind(Block):
     smooths_labels: ClassVar[bool] = False
     """Whether training follows `label_smoothing_factor`."""
 
+    labels_texts: ClassVar[bool] = False
+    """Whether the answer is one class or number of a text or a pair, which can be written as a text too, and which a
+    linear classifier can give from one vector."""
+    takes_input_format: ClassVar[bool] = False
+    """Whether a stage may give `input_format` beside such a task: one answer a text, a pair or an option."""
+    prompt_form: ClassVar[PromptForm | None] = None
+    """How its rows are asked in a prompt; None where they cannot be."""
     finds_labels: ClassVar[bool] = False
     """Whether class names are found in the training rows where a task does not give them."""
     uncounted: ClassVar[str | None] = None

@@ -18,8 +18,6 @@ STEP = 0.2
 """Numbers are rounded to multiples of this before they are written."""
 NO_NUMBER = -1.0
 """What a text that is no number is scored as: T5's own default."""
-KINDS = ("classification", "regression")
-"""Kinds of tasks that have a form as text."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,8 @@ class AsText:
 
     def answer(self, label: Any) -> str:
         """What is to be written: the name of a class, or a number rounded to the nearest 0.2."""
-        if self.task.kind == "classification":
-            return self.task.head.labels[int(label)]
+        if names := self.task.head.labels:
+            return names[int(label)]
         return f"{round(float(label) / STEP) * STEP:.1f}"
 
     def read(self, written: Sequence[str], references: Sequence[str]) -> tuple[list[Any], list[Any], int]:
@@ -96,7 +94,7 @@ class AsText:
 
         A text that names no class becomes a class that the reference is not.
         """
-        if self.task.kind == "regression":
+        if not self.task.head.labels:
             numbers = [_number(text) for text in written]
             wrong = sum(number is None for number in numbers)
             return (

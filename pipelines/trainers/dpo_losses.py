@@ -3,27 +3,29 @@
 No model and no reference is seen here: a decoder, an encoder-decoder and a test with numbers by hand share these
 functions. With r = log pi(answer) - log pi_ref(answer), the log ratio, and h = r(chosen) - r(rejected):
 
-sigmoid       -log s(beta h)                      Rafailov et al. 2023, equation 7, arxiv.org/abs/2305.18290. With
-              label_smoothing e it is conservative DPO, -(1 - e) log s(beta h) - e log s(-beta h): Mitchell 2023,
-              "A note on DPO with noisy preferences and relationship to IPO"
-sigmoid_norm  the same, each log ratio divided by the tokens of its answer
-robust        the sigmoid loss unbiased under flips of probability e: Chowdhury et al. 2024, section 3.2,
-arxiv.org/abs/2403.00409 hinge         max(0, 1 - beta h)                  SLiC: Zhao et al. 2023,
-arxiv.org/abs/2305.10425, with the log ratio for the
-              likelihood and the margin 1 / beta
-ipo           (h / tokens - 1 / (2 beta))^2       Azar et al. 2023, equation 17, arxiv.org/abs/2310.12036; each log
-ratio
-              divided by the tokens of its answer, as TRL does on its authors' word
-exo_pair      reverse KL to the smoothed labels   Ji et al. 2024, equation 16, arxiv.org/abs/2402.00856
-nca_pair      noise-contrastive alignment         Chen et al. 2024, arxiv.org/abs/2402.05369
-bco_pair      each answer against 0               Jung et al. 2024, arxiv.org/abs/2404.04656, without the moving shift
-sppo_hard     (r_w - 1/2beta)^2 + (r_l + 1/2beta)^2  Wu et al. 2024, equation 4.7, arxiv.org/abs/2405.00675
-apo_zero      1 - s(beta r_w) + s(beta r_l)       D'Oosterlinck et al. 2024, equation 7, arxiv.org/abs/2408.06266
-apo_down      s(beta r_w) + 1 - s(beta h)         the same, equation 8
-simpo         -log s(beta (mean log p_w - mean log p_l) - gamma)   Meng et al. 2024, equation 6,
-arxiv.org/abs/2405.14734; no reference orpo          -log s(log odds_w - log odds_l), odds of the mean log p; Hong et
-al. 2024, equation 7, arxiv.org/abs/2403.07691; no reference,
-              weighted by beta (their lambda), beside the likelihood of the chosen answer
+    sigmoid       -log s(beta h)                       Rafailov et al. 2023, equation 7, arxiv.org/abs/2305.18290
+                  with label_smoothing e conservative DPO, -(1 - e) log s(beta h) - e log s(-beta h):
+                  Mitchell 2023, "A note on DPO with noisy preferences and relationship to IPO"
+    sigmoid_norm  the same, each log ratio divided by the tokens of its answer
+    robust        the sigmoid loss, unbiased where labels are flipped with probability e
+                                                       Chowdhury et al. 2024, section 3.2, arxiv.org/abs/2403.00409
+    hinge         max(0, 1 - beta h)                   SLiC: Zhao et al. 2023, arxiv.org/abs/2305.10425
+                  with the log ratio for the likelihood and the margin 1 / beta
+    ipo           (h / tokens - 1 / (2 beta))^2        Azar et al. 2023, equation 17, arxiv.org/abs/2310.12036
+                  each log ratio divided by the tokens of its answer, as TRL does on its authors' word
+    exo_pair      reverse KL to the smoothed labels    Ji et al. 2024, equation 16, arxiv.org/abs/2402.00856
+    nca_pair      noise-contrastive alignment          Chen et al. 2024, arxiv.org/abs/2402.05369
+    bco_pair      each answer against 0                Jung et al. 2024, arxiv.org/abs/2404.04656
+                  without the moving shift
+    sppo_hard     (r_w - 1/2beta)^2 + (r_l + 1/2beta)^2
+                                                       Wu et al. 2024, equation 4.7, arxiv.org/abs/2405.00675
+    apo_zero      1 - s(beta r_w) + s(beta r_l)        D'Oosterlinck et al. 2024, equation 7, arxiv.org/abs/2408.06266
+    apo_down      s(beta r_w) + 1 - s(beta h)          the same, equation 8
+    simpo         -log s(beta (mean log p_w - mean log p_l) - gamma), without a reference
+                                                       Meng et al. 2024, equation 6, arxiv.org/abs/2405.14734
+    orpo          -log s(log odds_w - log odds_l), odds of the mean log p, without a reference
+                                                       Hong et al. 2024, equation 7, arxiv.org/abs/2403.07691
+                  weighted by beta (their lambda), beside the likelihood of the chosen answer
 
 `sft`, the likelihood of the chosen answers, is a sum over tokens and not over pairs: the training loop counts it apart.
 """

@@ -5,8 +5,9 @@ Radford et al. 2018, "Improving Language Understanding by Generative Pre-Trainin
 
     a text            <|start|> text <|extract|>
     a pair            <|start|> first <|delimiter|> second <|extract|>
-    both orders       the pair, and the pair the other way round: what the model makes of each is added before the
-    linear head an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
+    both orders       the pair, and the pair the other way round:
+                      what the model makes of each is added before the linear head
+    an option         <|start|> context <|delimiter|> question option <|extract|>, each option on its own
 
 The head reads the representation of the last token. The tokens are entries of the vocabulary like others, and the
 tokenizer that is saved with the model puts them around texts by itself: whoever calls it with a text, or a pair, gets
@@ -23,6 +24,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.model_types import model_types, sees_ahead
+from pipelines.core.registry import TASK_KINDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 START, DELIMITER, EXTRACT = TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 InputFormat = Literal["gpt", "gpt_both_orders"]
 """The values of the key `input_format`."""
-KINDS = ("classification", "regression", "multiple_choice")
-"""Kinds of tasks with one answer a text, a pair or an option."""
 
 
 def tokens_of(wanted: InputFormat | None) -> tuple[str, ...]:
@@ -46,16 +46,17 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     wanted, task, shape = stage.input_format, stage.resolved(stage.id), recipe.model.architecture
     if wanted is None:
         return
-    place = ("input_format",)
-    if task.kind not in KINDS:
-        yield place, f"is for tasks of the kind {', '.join(KINDS)}, but this task's kind is {task.kind}; leave it out"
-    elif wanted == "gpt_both_orders" and (task.kind == "multiple_choice" or len(task.columns) != 2):
+    place, block = ("input_format",), TASK_KINDS.load(task.kind)
+    if not block.takes_input_format:
+        served = ", ".join(TASK_KINDS.where(lambda kind: kind.takes_input_format))
+        yield place, f"is for tasks of the kind {served}, but this task's kind is {task.kind}; leave it out"
+    elif wanted == "gpt_both_orders" and (not block.labels_texts or len(task.columns) != 2):
         yield (
             place,
             "is gpt_both_orders, which is for pairs of texts without an order of their own, and this task "
             "has no such; write gpt",
         )
-    if stage.tuner.name != "full":
+    if not stage.tuner.trains_all:
         yield (
             place,
             f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes "

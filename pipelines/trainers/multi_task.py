@@ -29,7 +29,6 @@ from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.tasks.subject import Subject
-from pipelines.tasks.text_to_text import KINDS as AS_TEXT
 from pipelines.tasks.text_to_text import AsText
 from pipelines.trainers import model_selection, tuning
 
@@ -147,7 +146,7 @@ class WrittenTask(TaskOfSeveral):
 
 def _is_decided(entry: TaskOfSeveral) -> bool:
     """Whether the answers of the task are classes or numbers, which can be written."""
-    return entry.resolved(entry.id).kind in AS_TEXT
+    return bool(TASK_KINDS.load(entry.resolved(entry.id).kind).labels_texts)
 
 
 def _written(entry: TaskOfSeveral) -> WrittenTask:
@@ -316,11 +315,12 @@ class MultiTask(Stage):
 
     def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[ConfigIssue]:
         kind = entry.resolved(entry.id).kind
-        if self.writes and kind not in (*AS_TEXT, "seq2seq"):
+        if self.writes and not (_is_decided(entry) or kind == "seq2seq"):
+            written = TASK_KINDS.where(lambda each: each.labels_texts)
             yield (
                 ("task",),
                 f"is of the kind {kind}, which has no form as text; those that have are "
-                f"{', '.join((*AS_TEXT, 'seq2seq'))}",
+                f"{', '.join((*written, 'seq2seq'))}",
             )
         else:
             yield from self.learnt(entry).learning_mistakes(entry.id, recipe)

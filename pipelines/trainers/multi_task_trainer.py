@@ -24,7 +24,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.core.scores import bounds
+from pipelines.core.scores import bounds, smaller_is_better
 from pipelines.models import fsdp
 from pipelines.tasks.training import PreparedTask
 from pipelines.trainers.multi_task_model import TaskView
@@ -297,15 +297,19 @@ class MultiTaskTrainer(FineryTrainer):
     # -- held-out scores -------------------------------------------------------------------------------------------
 
     def evaluate(self, *arguments: object, **keywords: object) -> dict[str, float]:
-        """Every task's held-out loss and scores, their mean, and which tasks leave."""
+        """Every task's held-out loss and scores, their mean, and which tasks leave. A score that is better when it is
+        smaller counts with its sign turned."""
         metrics: dict[str, float] = {}
         best: list[float] = []
         for task, (name, selection) in enumerate(zip(self.plan.ids, self.plan.selections, strict=True)):
             loss, scores = self._scored(task, selection)
             metrics |= {f"eval_{name}_loss": loss} | {f"eval_{name}_{key}": value for key, value in scores.items()}
             metric = self.plan.metrics[task]
-            self.scores[name].append(scores.get(metric, -loss))
-            best += [scores[metric] / (100 if bounds(metric, scores)[1] == 100 else 1)] if metric in scores else []
+            reached = -loss
+            if metric in scores:
+                reached = -scores[metric] if smaller_is_better(metric) else scores[metric]
+                best.append(reached / (100 if bounds(metric, scores)[1] == 100 else 1))
+            self.scores[name].append(reached)
         metrics["eval_loss"] = float(np.mean([metrics[f"eval_{name}_loss"] for name in self.plan.ids]))
         if best:
             metrics["eval_mean"] = float(np.mean(best))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers.pytorch_utils import Conv1D
 
@@ -75,7 +75,3 @@ class MuonWithAdamW(Optimizer):
             optimizer.state = self.state
             optimizer.step()
         return loss
-
-    def moved_by_muon(self) -> list[Tensor]:
-        """The matrices that Muon moves."""
-        return [weight for group in self.param_groups if group["by"] == "Muon" for weight in group["params"]]

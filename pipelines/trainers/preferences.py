@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 KIND = "preference"
 """The kind of tasks that these stages learn."""
-WRITERS = ("feedback",)
-"""Stages that write preferences which others read with `datasets: [{from: ID}]`."""
 
 
 class PreferenceSubject(Stage):
@@ -99,7 +97,7 @@ class PreferenceSubject(Stage):
         stages = list(recipe.stages)
         here = next((at for at, each in enumerate(stages) if each.id == name), len(stages))
         earlier = {each.id: each for each in stages[:here]}
-        writers = [each.id for each in earlier.values() if each.stage in WRITERS]
+        writers = [each.id for each in earlier.values() if each.writes_preferences]
         for position, reference in enumerate(self.datasets or ()):
             if reference.source is None or reference.source in writers:
                 continue

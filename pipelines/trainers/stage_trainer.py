@@ -28,6 +28,7 @@ from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from pipelines.core.errors import Diverged, StageError
 from pipelines.core.interfaces import Context
+from pipelines.core.scores import smaller_is_better
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.models import fsdp
 from pipelines.models.open_once import is_opened_once
@@ -179,7 +180,11 @@ def live_words(
         fixed["ddp_backend"] = "gloo"
     if context.world.profile in ZERO:
         fixed["deepspeed"] = deepspeed_configuration(ZERO[context.world.profile])
-    return words | dict(overrides or {}) | fixed
+    words |= dict(overrides or {})
+    decides = str(words.get("metric_for_best_model") or "").removeprefix("eval_")
+    if words.get("greater_is_better") is None and smaller_is_better(decides):
+        words["greater_is_better"] = False  # transformers knows it of losses alone
+    return words | fixed
 
 
 def training_arguments(

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pipelines.trainers.tuning import TrainingStage
 
 
-TUNERS_OF_TRL = ("full", "lora")
 NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 """Arguments about rows set aside, of which there are none."""
 
@@ -49,11 +48,12 @@ NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
 def issues(stage: TrainingStage, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
     """What TRL cannot do in a stage, places relative to the stage. `longest` is the longest text it will see."""
     yield from tuning.policy_issues(stage, recipe, (tuning.DECODER,))
-    if stage.tuner.name not in TUNERS_OF_TRL:
+    if not stage.tuner.known_elsewhere:
+        known = " and ".join(TUNERS.where(lambda tuner: tuner.known_elsewhere))
         yield (
             ("tuner",),
-            f"is {stage.tuner.name}, but {stage.stage} is trained by TRL, which knows "
-            f"{' and '.join(TUNERS_OF_TRL)}; use one of them, or the stage dpo or ppo",
+            f"is {stage.tuner.name}, but {stage.stage} is trained by TRL, which knows {known}; use one of them, or the "
+            "stage dpo or ppo",
         )
     elif not stage.tuner.keeps_base and stage.tuner.adapts:
         yield (

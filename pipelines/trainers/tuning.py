@@ -15,7 +15,7 @@ from pipelines.core.errors import IncompatibleError, ModelError
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
-from pipelines.core.registry import nearest
+from pipelines.core.registry import TUNERS, nearest
 from pipelines.models.heads import WRITERS, read_by, writing_head_of
 from pipelines.models.open_once import open_once
 
@@ -37,10 +37,6 @@ class TrainingStage(Protocol):
     arguments: TrainingArguments
 
     def reads(self, recipe: Recipe) -> tuple[str, ...]: ...
-
-
-CHANGES_THE_BASE = ("train_layer_norm", "modules_to_save")
-"""Settings of the tuner adapter with which it changes the model itself."""
 
 
 def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
@@ -143,8 +139,9 @@ def _zero_issues(stage: TrainingStage, profile: str) -> Iterable[ConfigIssue]:
             ("stage",),
             f"is {stage.stage}, but the profile {profile} is for pretrain and supervised; use fsdp2 or ddp",
         )
-    if stage.tuner.name not in ("full", "lora") or stage.tuner.unfreezes:
-        yield ("tuner",), f"is {stage.tuner.name}, but the profile {profile} is for full and lora; use fsdp2 or ddp"
+    if not stage.tuner.known_elsewhere or stage.tuner.unfreezes:
+        allowed = " and ".join(TUNERS.where(lambda tuner: tuner.known_elsewhere))
+        yield ("tuner",), f"is {stage.tuner.name}, but the profile {profile} is for {allowed}; use fsdp2 or ddp"
     if stage.arguments.optim not in ("adamw_torch", "adamw_torch_fused"):
         yield ("arguments", "optim"), f"is {stage.arguments.optim}, but the profile {profile} is for adamw_torch"
     if stage.arguments.load_best_model_at_end:
@@ -183,17 +180,18 @@ def _on_adapters(stage: TrainingStage, recipe: Recipe) -> Iterable[ConfigIssue]:
     itself."""
     mine = recipe.model_of(stage)
     earlier = {each.id: each for each in recipe.stages[: recipe.stages.index(stage)]}
-    tuners = {name: getattr(each, "tuner", None) for name, each in earlier.items()}
-    fitting = [name for name, tuner in tuners.items() if getattr(tuner, "name", "") == "adapter"]
+    tuners: dict[str, Any] = {name: getattr(each, "tuner", None) for name, each in earlier.items()}
+    fitting = [name for name, tuner in tuners.items() if tuner is not None and tuner.fuses]
     for position, name in enumerate(stage.tuner.stages):
         place = ("tuner", "adapters", position)
         if name not in fitting:
+            fusible = " or ".join(TUNERS.where(lambda tuner: tuner.fuses))
             yield (
                 place,
-                f"'{name}' is no earlier stage with the tuner adapter.{nearest(name, fitting)} Those are: "
+                f"'{name}' is no earlier stage with the tuner {fusible}.{nearest(name, fitting)} Those are: "
                 f"{', '.join(fitting) or 'none'}",
             )
-        elif also := [key for key in CHANGES_THE_BASE if getattr(tuners[name], key)]:
+        elif also := tuners[name].changes_base:
             yield (
                 place,
                 f"'{name}' has {also[0]}: it changed the model itself, and other adapters were not trained on "

@@ -81,6 +81,7 @@ class Adapter(TunerBlock):
     adapts: ClassVar[bool] = True
     merges: ClassVar[bool] = False
     merges_into_code: ClassVar[bool] = True
+    fuses: ClassVar[bool] = True
     kind: Kind = "houlsby"
     """`houlsby`: behind every attention (to other texts too) and every feed-forward network; `pfeiffer`: behind the
     feed-forward network only; `parallel`: beside the feed-forward network, reading what it reads."""
@@ -119,6 +120,11 @@ class Adapter(TunerBlock):
         if issues:
             raise ConfigIssues(issues)
         return self
+
+    @property
+    def changes_base(self) -> tuple[str, ...]:
+        """Norms that learn, and modules that are trained whole."""
+        return tuple(key for key in ("train_layer_norm", "modules_to_save") if getattr(self, key))
 
     def misfit(self, words: Config, head: str) -> str | None:
         """Model types without a place for the adapter, and layers that are not there."""

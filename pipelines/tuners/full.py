@@ -71,6 +71,8 @@ class Full(TunerBlock):
     """Train every weight, or all but the frozen ones."""
 
     name: Literal["full"] = "full"
+    trains_all: ClassVar[bool] = True
+    known_elsewhere: ClassVar[bool] = True
     any_layers: ClassVar[bool] = True
     discriminative: float | None = Field(None, gt=1)
     """Each layer learns this many times slower than the one above it, the embeddings slowest: 2.6 in ULMFiT."""

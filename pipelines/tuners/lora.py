@@ -77,6 +77,7 @@ class LoRA(TunerBlock):
 
     name: Literal["lora"] = "lora"
     adapts: ClassVar[bool] = True
+    known_elsewhere: ClassVar[bool] = True
     r: int = Field(8, ge=1)
     """Rank of each update. Section 7.2 of the paper reports that small ranks already suffice."""
     lora_alpha: float = Field(16.0, gt=0)
@@ -166,6 +167,10 @@ class LoRA(TunerBlock):
     def keeps_base(self) -> bool:
         """Not where biases of the base learn, or where the update takes over a part of its weights."""
         return self.bias == "none" and not takes_over(self.init_lora_weights)
+
+    def counted_by_formula(self) -> bool:
+        """Unless single layers are left out, or have a rank of their own."""
+        return not (self.exclude_modules or self.layers_to_transform or self.rank_pattern)
 
     def apply(self, model: PreTrainedModel) -> PreTrainedModel | PeftModel:
         """A PEFT model around `model`. Raises IncompatibleError for a key that matches no layer."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -32,6 +32,7 @@ class QLoRA(LoRA):
     """LoRA beside matrices of 4 bits: the same updates, in about a quarter of the memory for frozen weights."""
 
     name: Literal["qlora"] = "qlora"  # type: ignore[assignment]
+    known_elsewhere: ClassVar[bool] = False
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = "nf4"
     """How a weight is written in 4 bits: NormalFloat, made for normally distributed weights, or a plain float."""
     bnb_4bit_use_double_quant: bool = True

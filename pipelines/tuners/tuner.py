@@ -61,6 +61,12 @@ class TunerBlock(Block):
     """Whether what was learnt can be folded into the weights of the base."""
     takes_masks: ClassVar[bool] = True
     """Whether a batch may bring a ready mask of its own, as packed rows do; keys before a text have no place in one."""
+    trains_all: ClassVar[bool] = False
+    """Whether all weights of the model learn, its embeddings among them, where no key of the tuner says otherwise."""
+    known_elsewhere: ClassVar[bool] = False
+    """Whether training loops that are not ours, TRL's and DeepSpeed's, are offered with it."""
+    fuses: ClassVar[bool] = False
+    """Whether what it saves is an adapter that the tuner fusion can mix with others."""
     any_layers: ClassVar[bool] = False
     """Whether it serves layers of cells and convolutions too, and not linear layers and attention alone."""
     merges_into_code: ClassVar[bool] = False
@@ -76,6 +82,15 @@ class TunerBlock(Block):
     def keeps_base(self) -> bool:
         """Whether the tuned model with its adapter disabled is still the model that `apply` was given."""
         return self.adapts
+
+    @property
+    def changes_base(self) -> tuple[str, ...]:
+        """The given keys with which a tuner that `fuses` changes the model itself, beside the adapter."""
+        return ()
+
+    def counted_by_formula(self) -> bool:
+        """Whether its weights on our own family are counted by the arithmetic of LoRA, without building the model."""
+        return False
 
     @property
     def unfreezes(self) -> bool:

@@ -656,11 +656,6 @@ def opener(peft_type: str) -> type[PeftModel]:
     return VirtualTokensModel if peft_type in TYPES or peft_type in TYPES.values() else PeftModel
 
 
-def needs_module(model: PreTrainedModel) -> bool:
-    """Whether a tuned model's adapter is loaded right only once this module has been imported."""
-    return isinstance(model, VirtualTokensModel) and model.peft_task(model.active_adapter) is None
-
-
 def _named(stack: nn.Module, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name."""
     call = inspect.signature(stack.forward).bind_partial(*args, **keywords)

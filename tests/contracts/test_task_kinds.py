@@ -23,10 +23,13 @@ from pipelines.core.presentation import Form, PageAnswer, field_of, plain
 from pipelines.core.registry import METRICS, TASK_KINDS, TASKS
 from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
+from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, form_of, prompt_for, unfit
+from pipelines.evaluation.few_shot.questions import questions_of
 from pipelines.evaluation.prediction_tables import write_table
 from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions
+from pipelines.tasks.text_to_text import AsText
 from pipelines.tasks.training import TaskTraining, training_of
 from service.web.trying import drawn_answer
 from tests import tiny
@@ -81,6 +84,28 @@ def test_without_validation_rows_some_are_held_out(kind: str, folder: Path):
     task = block(kind, folder).task("my-stage")
     assert HELD_OUT in task.splits
     assert len(task.rows("train")) + len(task.rows(HELD_OUT)) == ROWS
+
+
+@pytest.mark.parametrize("named", TASK_KINDS.where(lambda each: each.labels_texts))
+def test_answers_that_can_be_written_are_read_back(named: str, tmp_path: Path):
+    task = block(named, filled(tmp_path, named)).task("my-stage")
+    written = [str(each) for each in AsText(task).rows("train").labels or ()]
+    predictions, labels, unread = AsText(task).read(written, written)
+    assert predictions == labels == pytest.approx(list(task.rows("train").labels or ()), abs=0.1)
+    assert unread == 0
+
+
+@pytest.mark.parametrize("named", TASK_KINDS.where(lambda each: each.prompt_form is not None))
+def test_a_row_of_a_kind_that_can_be_asked_becomes_a_question(named: str, tmp_path: Path):
+    task = block(named, filled(tmp_path, named)).task("my-stage")
+    prompt = prompt_for(task)
+    if form_of(task) == "numbers":
+        prompt = prompt.model_copy(update={"answers": ("0", "1")})
+    assert unfit(prompt, task) == []
+    asked = questions_of(task, prompt, "train").each
+    assert len(asked) == len(task.rows("train"))
+    assert all(each.answer for each in asked)
+    assert {bool(each.options) for each in asked} == {form_of(task) in AMONG_KNOWN}
 
 
 def test_it_writes_itself_down_and_reads_itself_back(kind: str, folder: Path):

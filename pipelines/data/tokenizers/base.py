@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
 
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 PAD, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNKNOWN, START, END, MASK)
 """In the order of their ids, so that padding is 0."""
-
-
-class TokenizerTrainer(Protocol):
-    """A block that learns a vocabulary."""
-
-    name: str
-
-    def train(self, texts: Iterable[str], vocab_size: int, extra: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-        """A tokenizer with at most `vocab_size` entries, special tokens and `extra` ones included. Raises DataError."""
 
 
 def join_like_bert(tokenizer: Tokenizer) -> None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pipelines.evaluation.features.base import Extractor
     from pipelines.evaluation.features.linear_probe import ChosenRegularization, Probe, TextFeatures
 
-KINDS = ("classification", "regression")
-"""Kinds of tasks whose answers are one class or one number for a text, or for a pair."""
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 
@@ -83,8 +81,9 @@ class FeatureProbe(Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         task = resolve(self.task, self.id)
-        if task.kind not in KINDS:
-            yield ("task",), f"is of the kind {task.kind}; features are for tasks of the kinds {' and '.join(KINDS)}"
+        if not TASK_KINDS.load(task.kind).labels_texts:
+            served = " and ".join(TASK_KINDS.where(lambda kind: kind.labels_texts))
+            yield ("task",), f"is of the kind {task.kind}; features are for tasks of the kinds {served}"
         elif "train" not in task.splits and task.trained_by is not None:
             yield ("task",), f"{task.name} has no training rows; name {task.trained_by}"
         elif not task.evaluation_splits:

@@ -22,7 +22,7 @@ from pipelines.evaluation.few_shot.decoders import DecoderReader
 from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
 from pipelines.evaluation.few_shot.encoders import MaskReader
 from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, LikelihoodReader
-from pipelines.evaluation.few_shot.prompts import PromptTemplate
+from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, PromptTemplate, form_of
 from pipelines.evaluation.few_shot.questions import (
     CONTENT_FREE,
     AskedPrompt,
@@ -133,7 +133,7 @@ class FewShotBenchmark:
     def answers(self, name: str, count: int) -> tuple[list[FewShotAnswers], dict[str, Any]]:
         """What is answered in each split with `count` examples, and what stands about it in details.json."""
         draws = self.settings.draws if count else 1
-        writes = few_shot.writes(self.settings, self.task.kind)
+        writes = few_shot.writes(self.settings, self.task)
         answers: list[FewShotAnswers] = []
         room = {"examples_dropped": 0, "questions_with_fewer_examples": 0, "questions_cut": 0}
         for suffix, split in self.task.evaluation_splits.items():
@@ -272,7 +272,7 @@ class FewShotBenchmark:
             else:
                 ways[accuracy] = per_length(arrays["nats"], lengths[kind])
         by_question = {key: each.reshape(*shape, -1).swapaxes(0, 1) for key, each in ways.items()}
-        values = tuple(float(each) for each in questions.each[0].options) if self.task.kind == "regression" else None
+        values = tuple(float(each) for each in questions.each[0].options) if form_of(self.task) == "numbers" else None
         return RankedAnswers(
             name, split, suffix, questions.rows, questions.each, rows, by_question["acc"], by_question, values
         )
@@ -301,7 +301,7 @@ class FewShotBenchmark:
         )
         answers = [str(each.answer) for each in questions.each]
         written = WrittenAnswers(name, split, suffix, questions.rows, questions.each, rows, texts, answers, {})
-        if self.task.kind in few_shot.OPTIONS:
+        if form_of(self.task) in AMONG_KNOWN:
             right = np.asarray(
                 [
                     [normalised(text) == normalised(answer) for text in row]
@@ -319,11 +319,11 @@ class FewShotBenchmark:
     def _comparable(self, questions: FewShotQuestions, texts: Any) -> tuple[list[Any], Any]:
         """The right answers and the written ones in the form that the task's metrics compare."""
         references: list[Any] = list(questions.rows.labels or ())
-        if self.task.kind == "qa":
+        if form_of(self.task) == "answers":
             silence = normalised(self.prompt.no_answer)
             blank = np.vectorize(lambda text: "" if normalised(text) == silence else text, otypes=[object])
             return references, blank(texts) if self.task.version_2 else texts
-        if self.task.kind == "causal":
+        if form_of(self.task) == "dialogues":
             graded = np.asarray([self.task.graded(list(row)) for row in texts], dtype=object).reshape(texts.shape)
             return self.task.graded(references), graded
         return references, texts

@@ -15,13 +15,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
-from pipelines.core.registry import nearest
+from pipelines.core.registry import TASK_KINDS, nearest
 
+if TYPE_CHECKING:
+    from pipelines.tasks.base import PromptForm
+
+AMONG_KNOWN: tuple[PromptForm, ...] = ("classes", "numbers", "choices")
+"""Forms of questions whose answers are among some that are known."""
 ANSWER = "answer"
 """The placeholder of the answer."""
 OPTIONS = "options"
@@ -111,12 +116,19 @@ def lettered(options: Sequence[str]) -> str:
     return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
 
 
+def form_of(task: Any) -> PromptForm | None:
+    """How the rows of a task are asked, as its kind says."""
+    form: PromptForm | None = TASK_KINDS.load(task.kind).prompt_form
+    return form
+
+
 def columns_of(task: Any) -> tuple[str, ...]:
     """The names that a prompt of this task may hold."""
-    if task.kind == "multiple_choice":
+    form = form_of(task)
+    if form == "choices":
         own = [name for name in task.columns if name not in task.option_columns]
         return (*own, OPTIONS)
-    return ("prompt",) if task.kind == "causal" else tuple(task.columns)
+    return ("prompt",) if form == "dialogues" else tuple(task.columns)
 
 
 def unfit(prompt: PromptTemplate, task: Any) -> list[ConfigIssue]:
@@ -132,28 +144,28 @@ def unfit(prompt: PromptTemplate, task: Any) -> list[ConfigIssue]:
                     f"{', '.join(columns)}",
                 )
             )
-    kinds = {"classification": task.labels, "regression": None, "multiple_choice": None}
+    form = form_of(task)
     if prompt.answers is None:
         return issues
-    if task.kind not in kinds:
+    if form not in AMONG_KNOWN:
         issues.append(
             (("answers",), f"are words for classes, but the answers of '{task.name}' are texts; leave them out")
         )
-    elif (prompt.answers == "letters") != (task.kind == "multiple_choice"):
+    elif (prompt.answers == "letters") != (form == "choices"):
         what = (
             "its options answer themselves, or by their letters: answers: letters"
-            if task.kind == "multiple_choice"
+            if form == "choices"
             else "write a word for each class"
         )
         issues.append((("answers",), f"does not fit '{task.name}': {what}"))
-    elif task.kind == "classification" and task.labels and len(prompt.answers) != len(task.labels):
+    elif form == "classes" and task.labels and len(prompt.answers) != len(task.labels):
         issues.append(
             (
                 ("answers",),
                 f"has {len(prompt.answers)} entries, but '{task.name}' has the classes {', '.join(task.labels)}",
             )
         )
-    elif task.kind == "regression" and not all(_is_number(each) for each in prompt.answers):
+    elif form == "numbers" and not all(_is_number(each) for each in prompt.answers):
         issues.append((("answers",), f'must be numbers, because those of \'{task.name}\' are: ["0", "1", …]'))
     return issues
 
@@ -275,5 +287,5 @@ def prompt_for(task: Any) -> PromptTemplate:
         return PROMPTS[task.name]
 
     lines = [f"{name}: {{{name}}}" for name in columns_of(task) if name != OPTIONS]
-    asks = task.label if task.kind in ("classification", "regression", "seq2seq") else "answer"
+    asks = task.label if form_of(task) in ("classes", "numbers", "texts") else "answer"
     return PromptTemplate(text="\n".join([*lines, f"{asks}:"]))

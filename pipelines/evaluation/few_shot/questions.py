@@ -8,7 +8,7 @@ are dropped, the first one first. Where not even the question fits, it loses its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Rows
 from pipelines.evaluation.few_shot.likelihood import Continuation, Encoded, LikelihoodReader
-from pipelines.evaluation.few_shot.prompts import OPTIONS, PromptTemplate, lettered
+from pipelines.evaluation.few_shot.prompts import OPTIONS, PromptTemplate, form_of, lettered
+from pipelines.tasks.base import PromptForm
 from pipelines.tasks.multiple_choice.task import LETTERS, ChoiceTask
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
@@ -54,21 +55,22 @@ class FewShotQuestions:
 
 def questions_of(task: Any, prompt: PromptTemplate, split: str, limit: int | None = None) -> FewShotQuestions:
     """The first `limit` rows of a split as questions. Raises DataError."""
-    makers = {
-        "classification": _classes,
-        "regression": _numbers,
-        "multiple_choice": _choices,
-        "qa": _spans,
-        "seq2seq": _texts,
-        "causal": _dialogues,
+    makers: dict[PromptForm, Callable[[Any, PromptTemplate, str, int | None, Rows], list[FewShotQuestion]]] = {
+        "classes": _classes,
+        "numbers": _numbers,
+        "choices": _choices,
+        "answers": _spans,
+        "texts": _texts,
+        "dialogues": _dialogues,
     }
-    if task.kind not in makers:
+    form = form_of(task)
+    if form is None:
         raise DataError(
             f"'{task.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; train "
             "a head for it instead"
         )
     rows = task.rows(split, limit)
-    return FewShotQuestions(rows, makers[task.kind](task, prompt, split, limit, rows))
+    return FewShotQuestions(rows, makers[form](task, prompt, split, limit, rows))
 
 
 def _fields(task: Any, rows: Rows) -> list[dict[str, str]]:

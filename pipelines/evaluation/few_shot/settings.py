@@ -22,7 +22,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.recipe import START, Recipe, Stage, trained_by
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.core.scores import score_names
-from pipelines.evaluation.few_shot.prompts import PromptTemplate, prompt_for, unfit
+from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, PromptTemplate, form_of, prompt_for, unfit
 
 if TYPE_CHECKING:
     from pipelines.evaluation.evaluate import Evaluate
@@ -97,10 +97,6 @@ class FewShot(Block):
         )
 
 
-ASKABLE = ("classification", "regression", "multiple_choice", "qa", "seq2seq", "causal")
-"""Kinds of tasks that have a form as a prompt."""
-OPTIONS = ("classification", "regression", "multiple_choice")
-"""Kinds of tasks whose answers are among some that are known."""
 HEADS = {"encoder": Head("masked_lm"), "decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
 
 
@@ -114,6 +110,11 @@ class FewShotTask:
     """As a recipe writes it."""
     owner: str | None
     """Id of the stage that describes the task in place."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the task, as a recipe writes it."""
+        return str(self.open_task().kind if isinstance(self.task, str) else self.task.kind)
 
     def open_task(self) -> Any:
         """The task itself, ready to be read."""
@@ -145,7 +146,9 @@ def head_of(recipe: Recipe, model: str) -> Head | None:
         head: Head = stage.objective.head
         return Head("masked_lm") if head.kind == "pretraining" else head
     subject = trained_by(recipe.stages).get(model)
-    return None if subject is None else Head("causal_lm" if _kind(subject) == "causal" else "seq2seq_lm")
+    if subject is None:
+        return None
+    return Head("causal_lm" if TASK_KINDS.load(_kind(subject)).head_kind == "causal_lm" else "seq2seq_lm")
 
 
 def reads_both_ways(recipe: Recipe, model: str) -> bool:
@@ -191,9 +194,9 @@ def scores(recipe: Recipe, stage: Evaluate) -> dict[str, list[str]]:
 
 def _score_names(settings: FewShot, task: Any) -> tuple[str, ...]:
     own = score_names(task.metrics)
-    if task.kind not in OPTIONS or task.kind == "regression":
+    if form_of(task) not in ("classes", "choices"):
         return own
-    if writes(settings, task.kind):
+    if writes(settings, task):
         return ("acc",)
     return (*settings.accuracies(), *(name for name in own if name != "accuracy"))
 
@@ -287,34 +290,35 @@ def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | Non
     settings = stage.few_shot
     assert settings is not None
     task = subject.open_task()
-    if task.kind not in ASKABLE:
+    form = form_of(task)
+    if TASK_KINDS.load(subject.kind).prompt_form is None:
         yield (
             ("benchmarks", at),
-            f"'{subject.name}' is of the kind {task.kind}, whose answers cannot be asked for in a prompt; "
+            f"'{subject.name}' is of the kind {subject.kind}, whose answers cannot be asked for in a prompt; "
             "train a head for it",
         )
         return
     prompt = prompt_of(stage, subject.name, task)
     for place, message in unfit(prompt, task):
         yield ("few_shot", "prompts", subject.name, *place), message
-    if task.kind == "regression" and not isinstance(prompt.answers, tuple):
+    if form == "numbers" and not isinstance(prompt.answers, tuple):
         yield (
             ("few_shot", "prompts"),
             f"must name the numbers that may answer '{subject.name}': {{{subject.name}: {{text: …, answers: "
             '["0", "1", …]}}}}',
         )
-    if settings.answer == "likelihood" and task.kind not in OPTIONS:
+    if settings.answer == "likelihood" and form not in AMONG_KNOWN:
         yield (
             ("few_shot", "answer"),
             f"is likelihood, but '{subject.name}' has no possible answers to choose among; leave it out, or "
             "ask it in another stage",
         )
-    if settings.answer == "generation" and task.kind == "regression":
+    if settings.answer == "generation" and form == "numbers":
         yield (
             ("few_shot", "answer"),
             f"is generation, but the numbers of '{subject.name}' are asked for by likelihood; leave it out",
         )
-    if head is not None and head.kind == "masked_lm" and (settings.answer == "generation" or task.kind not in OPTIONS):
+    if head is not None and head.kind == "masked_lm" and writes(settings, task):
         yield (
             ("benchmarks", at),
             f"'{subject.name}' needs an answer that is written, and an encoder writes none; ask a decoder or "
@@ -322,9 +326,9 @@ def _unfit_task(stage: Evaluate, subject: FewShotTask, at: int, head: Head | Non
         )
 
 
-def writes(settings: FewShot, kind: str) -> bool:
-    """Whether the answer to a task of this kind is written, not chosen."""
-    return settings.answer == "generation" or kind not in OPTIONS
+def writes(settings: FewShot, task: Any) -> bool:
+    """Whether the answer to a question of this task is written, not chosen."""
+    return settings.answer == "generation" or form_of(task) not in AMONG_KNOWN
 
 
 def _kind(subject: Any) -> str:

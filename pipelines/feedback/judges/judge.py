@@ -144,9 +144,6 @@ class Judge:
         """What the judge's model answers to each list of messages, at most `length` tokens of it."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Let go of what it holds open."""
-
 
 class JudgeBlock(Consulted):
     """A judge in a recipe."""

@@ -125,10 +125,6 @@ DEFAULT_VOCABULARY = 8192
 """Entries of the WordPiece vocabulary that a model from scratch gets when its recipe names no tokenizer."""
 PLAIN_HEADS = {"encoder": Head("masked_lm"), "decoder": Head("causal_lm"), "encoder-decoder": Head("seq2seq_lm")}
 """The language model of each family: what a checkpoint is taken to be, whose weights a stage starts from."""
-BY_FORMULA = ("lora", "qlora")
-"""Tuners whose weights are counted by arithmetic on our own family,"""
-BEYOND_FORMULA = ("exclude_modules", "layers_to_transform", "rank_pattern")
-"""unless one of these keys is used."""
 
 SHARED = tuple(f"{name}_embeddings.weight" for name in ("word", "position", "token_type"))
 """How the names of the weights end that a second model takes from the first (`pipelines.objectives.generator`)."""
@@ -225,7 +221,7 @@ class OwnShape:
         return {layer.name: (layer.inputs, layer.outputs) for layer in layers if layer.part in ("pooler", "head")}
 
     def adapter(self, tuner: Any, head: Head, fresh: Sequence[str]) -> TunedWeights:
-        if tuner.name not in BY_FORMULA or any(getattr(tuner, key) for key in BEYOND_FORMULA):
+        if not tuner.counted_by_formula():
             from pipelines.architectures.registration import register
 
             register()

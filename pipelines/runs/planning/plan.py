@@ -262,7 +262,7 @@ class Planner:
         try:
             counts = self.model.counts(head)
             adapter = None
-            if stage.tuner.plain() or stage.tuner.name != "full":
+            if stage.tuner.plain() or not stage.tuner.trains_all:
                 adapter = self.model.adapter(stage.tuner, head, self._fresh(stage, head))
             forward = self.model.forward(
                 head, example.length + stage.tuner.positions, example.target, example.predicted

@@ -19,7 +19,7 @@ from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
 from pipelines.data.references import DataPath
 from pipelines.data.stage_files import PathOrStage
-from pipelines.tasks.base import LabelledTask, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,6 +52,7 @@ class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
     head_kind: ClassVar[HeadKind] = "causal_lm"
+    prompt_form: ClassVar[PromptForm | None] = "dialogues"
     stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
     outputs: ClassVar[str | None] = "texts"
     smooths_labels: ClassVar[bool] = True

@@ -14,6 +14,7 @@ from pipelines.tasks.base import (
     ClassNames,
     Column,
     LabelledTask,
+    PromptForm,
     TaskExample,
     TaskKind,
     check_columns_differ,
@@ -30,6 +31,9 @@ class Classification(TaskKind):
     """Which of several classes a text, or a pair of texts, belongs to."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    prompt_form: ClassVar[PromptForm | None] = "classes"
+    labels_texts: ClassVar[bool] = True
+    takes_input_format: ClassVar[bool] = True
     stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True

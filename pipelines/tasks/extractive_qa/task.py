@@ -21,7 +21,7 @@ from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath, DatasetReference
-from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -223,6 +223,7 @@ class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
     head_kind: ClassVar[HeadKind] = "question_answering"
+    prompt_form: ClassVar[PromptForm | None] = "answers"
     stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
     outputs: ClassVar[str | None] = "spans of a text"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"

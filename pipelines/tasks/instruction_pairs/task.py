@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
 from pipelines.core.interfaces import Head, HeadKind, Rows
-from pipelines.tasks.base import LabelledTask
+from pipelines.tasks.base import LabelledTask, PromptForm
 from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class InstructionPairs(Causal):
     """Answers in words, for encoder-decoders: the last answer of each row, given all that stands before it."""
 
     head_kind: ClassVar[HeadKind] = "seq2seq_lm"
+    prompt_form: ClassVar[PromptForm | None] = None
     smooths_labels: ClassVar[bool] = False
     read_as: ClassVar[str | None] = "seq2seq"
     kind: Literal["instruction_pairs"]  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places, is_missing
+from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places, is_missing
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class MultipleChoice(TaskKind):
     """Which of several options is the answer to a question."""
 
     head_kind: ClassVar[HeadKind] = "multiple_choice"
+    prompt_form: ClassVar[PromptForm | None] = "choices"
+    takes_input_format: ClassVar[bool] = True
     outputs: ClassVar[str | None] = "one of several options"
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
     smooths_labels: ClassVar[bool] = True

@@ -10,7 +10,15 @@ from pydantic import Field, model_validator
 from pipelines.core.config import ConfigIssue
 from pipelines.core.interfaces import HeadKind
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, check_columns_differ, inline_places
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    PromptForm,
+    TaskExample,
+    TaskKind,
+    check_columns_differ,
+    inline_places,
+)
 from pipelines.tasks.subject import auxiliary_lm_issues
 
 if TYPE_CHECKING:
@@ -22,6 +30,9 @@ class Regression(TaskKind):
     """Which number a text, or a pair of texts, is given."""
 
     head_kind: ClassVar[HeadKind] = "sequence_classification"
+    prompt_form: ClassVar[PromptForm | None] = "numbers"
+    labels_texts: ClassVar[bool] = True
+    takes_input_format: ClassVar[bool] = True
     stage_keys: ClassVar[tuple[str, ...]] = ("pooling",)
     outputs: ClassVar[str | None] = "a number"
     kind: Literal["regression"]

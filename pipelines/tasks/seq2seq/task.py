@@ -12,7 +12,7 @@ from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
@@ -23,6 +23,7 @@ class Seq2Seq(TaskKind):
     """What a text is to become: its translation, its summary, its correction."""
 
     head_kind: ClassVar[HeadKind] = "seq2seq_lm"
+    prompt_form: ClassVar[PromptForm | None] = "texts"
     stage_keys: ClassVar[tuple[str, ...]] = ("objective", "max_source_length", "max_target_length")
     outputs: ClassVar[str | None] = "texts"
     kind: Literal["seq2seq"]

@@ -21,7 +21,6 @@ def test_latency_and_bandwidth_are_those_of_a_ring():
     """Of 4 ranks: 6 steps; each link carries 2 * 3/4 of 1 GB in 1.5 s, which is 1 GB/s."""
     assert measured().latency_seconds == pytest.approx(10e-6)
     assert measured().bytes_per_second == pytest.approx(1e9)
-    assert measured().all_reduce_seconds(2e9) == pytest.approx(60e-6 + 3.0)
 
 
 def test_the_newest_measurement_of_each_world_is_kept(tmp_path, monkeypatch):

@@ -9,6 +9,15 @@ import pytest
 from pipelines.core import scores
 from pipelines.core.registry import BASELINES, METRICS, OBJECTIVES
 from pipelines.core.scores import percent_metrics, score_names
+from pipelines.metrics.base import Metric
+
+
+class Errors(Metric):
+    """A metric whose perfect score is its smallest."""
+
+    values = "texts"
+    scores = ("f1_errors", "misses")
+    best, worst = 0.0, 50.0
 
 
 def test_counts_and_guessers_are_no_scores():
@@ -49,6 +58,16 @@ def test_bits_are_better_when_fewer_and_metrics_when_more():
 )
 def test_one_table_says_where_small_is_good(metric, smaller):
     assert scores.smaller_is_better(metric) is smaller
+
+
+def test_a_metric_says_itself_that_small_is_good(monkeypatch):
+    asked = ("errors", "misses", "misses_mm", "f1_errors", "majority_misses", "misses_against", "f1", "f1_mm")
+    assert not any(scores.smaller_is_better(name) for name in asked)
+    monkeypatch.setitem(METRICS._table, "errors", f"{__name__}:Errors")
+    assert [scores.smaller_is_better(name) for name in asked] == [False, *[True] * 5, False, False]
+    assert scores.better("misses", 1.0, 2.0)
+    assert scores.bounds("f1_errors") == (0.0, 50.0)
+    assert scores.bounds("f1") == (0.0, 1.0)
 
 
 def test_what_is_promised_for_an_objective_is_what_is_computed():

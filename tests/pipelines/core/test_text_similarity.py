@@ -1,12 +1,13 @@
 """The similarities are those of the libraries that define them."""
 
 import difflib
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.core.text_similarity import SIMILARITIES, longest_common, signs_and_words, similarity
+from pipelines.core.text_similarity import Similarity, longest_common, signs_and_words, similarity
 
 SENTENCES = st.lists(
     st.sampled_from(["the", "a", "cat", "cats", "sat", "on", "mat", ".", ",", "big", "Small"]), max_size=14
@@ -56,7 +57,7 @@ def test_the_longest_common_subsequence_is_that_of_the_plain_recursion(one, othe
     assert similarity("fuzzy_match", one, other) >= difflib.SequenceMatcher(None, one, other).ratio() - 1e-9
 
 
-@pytest.mark.parametrize("metric", SIMILARITIES)
+@pytest.mark.parametrize("metric", get_args(Similarity))
 def test_each_lies_between_nothing_in_common_and_the_same(metric):
     text = "the quick brown fox jumps over the lazy dog"
     assert similarity(metric, text, text) == pytest.approx(1.0, abs=0.001)

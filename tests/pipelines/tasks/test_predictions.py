@@ -229,6 +229,12 @@ def test_a_clear_score_is_not_and_neither_is_one_without_a_guesser():
     assert no_better_than_majority("t", {"f1": 0.5}, {"f1": (0.4, 0.6)}, {}) is None
 
 
+@pytest.mark.parametrize(("bar", "doubted"), [(7.0, False), (6.0, True), (5.5, True), (3.0, True)])
+def test_a_score_that_is_better_when_smaller_is_doubted_where_the_majoritys_is_no_larger(bar, doubted):
+    doubt = no_better_than_majority("t", {"perplexity": 5.0}, {"perplexity": (4.0, 6.0)}, {"perplexity": bar})
+    assert (doubt is not None) is doubted
+
+
 @dataclass(frozen=True)
 class Lengths(SplitPredictions):
     """A kind that says no more than it must."""

@@ -24,7 +24,9 @@ from transformers import Trainer
 from pipelines.core.errors import StageError, Stopped
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Context, World
+from pipelines.core.registry import METRICS
 from pipelines.core.training_arguments import TrainingArguments
+from pipelines.metrics.base import Metric
 from pipelines.models import fsdp
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import trainer as loop
@@ -109,6 +111,24 @@ def test_the_best_model_is_saved_where_it_is_measured(strategy: str, context: Ca
     words = {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
     live = training_arguments(context(), TrainingArguments(**words))
     assert live.greater_is_better is True
+
+
+@pytest.mark.parametrize("prefix", ["", "eval_"])
+def test_a_score_that_is_better_when_smaller_selects_the_smallest(
+    prefix: str, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS._table, "errors", f"{__name__}:Errors")
+    words: dict[str, Any] = {"eval_strategy": "epoch", "load_best_model_at_end": True}
+    overrides = {"metric_for_best_model": f"{prefix}errors"}
+    assert training_arguments(context(), TrainingArguments(**words), overrides).greater_is_better is False
+    words["greater_is_better"] = True
+    assert training_arguments(context(), TrainingArguments(**words), overrides).greater_is_better is True
+
+
+class Errors(Metric):
+    """A metric whose perfect score is its smallest."""
+
+    best, worst = 0.0, 1.0
 
 
 def test_what_the_stage_decides_overrides_the_words(context: Callable[..., Context]) -> None:

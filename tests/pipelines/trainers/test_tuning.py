@@ -11,7 +11,9 @@ import pytest
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head, World
 from pipelines.core.load import loads
+from pipelines.core.registry import TUNERS
 from pipelines.trainers import tuning
+from pipelines.tuners.fusion import Fusion
 from pipelines.tuners.tuner import TunerBlock
 
 RECIPE = """
@@ -79,6 +81,47 @@ def test_nothing_is_trained_on_top_of_an_adapter_that_cannot_be_merged():
     found = sentences(Greedy(taken=0), position=1)
     assert found[("from",)].startswith("is 'first', whose greedy cannot be merged into its model")
     assert found[("from",)].endswith("from: model")
+
+
+class Elsewhere(Greedy):
+    """Says of itself what other tuners are known for by their names."""
+
+    known_elsewhere: ClassVar[bool] = True
+    fuses: ClassVar[bool] = True
+
+    @property
+    def changes_base(self) -> tuple[str, ...]:
+        return ("taken",) if self.taken else ()
+
+
+def test_a_tuner_says_itself_whether_other_loops_are_offered_with_it(monkeypatch: pytest.MonkeyPatch):
+    def of_zero(tuner: Any) -> list[str]:
+        recipe = tuned(tuner)
+        return [said for place, said in tuning.profile_issues(recipe.stages[0], recipe, "zero2") if place == ("tuner",)]
+
+    assert of_zero(Greedy()) == ["is greedy, but the profile zero2 is for full and lora; use fsdp2 or ddp"]
+    assert of_zero(Elsewhere()) == []
+    monkeypatch.setitem(TUNERS._table, "elsewhere", f"{__name__}:Elsewhere")
+    assert of_zero(Greedy()) == [
+        "is greedy, but the profile zero2 is for full and lora and elsewhere; use fsdp2 or ddp"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tuner", "sentence"),
+    [
+        (Greedy(taken=0), "'first' is no earlier stage with the tuner adapter. Those are: none"),
+        (Elsewhere(taken=1), "'first' has taken: it changed the model itself"),
+        (Elsewhere(taken=0), ""),
+    ],
+)
+def test_a_tuner_says_itself_whether_its_adapters_can_be_mixed(tuner: Any, sentence: str):
+    recipe = tuned(tuner)
+    mixing = recipe.stages[1].model_copy(update={"tuner": Fusion(adapters=("first", "first2")), "source": "model"})
+    recipe = recipe.model_copy(update={"stages": (recipe.stages[0], mixing)})
+    found = dict(tuning.issues(mixing, recipe, "sequence_classification", 60))
+    assert found.get(("tuner", "adapters", 0), "").startswith(sentence)
+    assert bool(sentence) is (("tuner", "adapters", 0) in found)
 
 
 class Config(SimpleNamespace):

@@ -67,6 +67,10 @@ def test_the_scores_of_every_key_are_known_before_a_run():
         ),
         ("benchmarks: [glue/sst2], datasets: [{path: english_novels}], few_shot: {}", "use another evaluate stage"),
         ("benchmarks: [glue/sst2], from: head, few_shot: {}", "leaves no language model; name a pretrain stage"),
+        (
+            "benchmarks: [mine], tasks: {mine: {kind: instruction_pairs, train: alpaca, format: alpaca}}, few_shot: {}",
+            "'mine' is of the kind instruction_pairs, whose answers cannot be asked for in a prompt; train a head",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused_when_the_recipe_is_checked(stage, sentence):
