@@ -1,4 +1,4 @@
-"""What every metric is: pure functions of predictions and references.
+"""What every metric is: pure functions of predictions and references, and the same as an `evaluate.Metric`.
 
 A metric is a class of the METRICS table that takes no settings; `load_metric` makes it. `compute` gives its scores.
 What the scores are called and their bounds are read from the class by checks of recipes, so a module with a metric
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pipelines.core.registry import METRICS
 
 if TYPE_CHECKING:
+    import evaluate
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
@@ -47,6 +48,15 @@ class Metric:
     def signature(self) -> str | None:
         """How the score was computed, as publications of scores of texts state it."""
         return None
+
+    @classmethod
+    @cache
+    def as_evaluate(cls) -> type[evaluate.Metric]:
+        """The same as a class of `evaluate`, for `add_batch`, `compute` and `evaluate.combine`.
+
+        `evaluate.load` fetches metric scripts over the network; these classes need none.
+        """
+        return _evaluate_metric(cls)
 
 
 class CountedMetric(Metric):
@@ -82,6 +92,40 @@ def signatures(names: Iterable[str]) -> dict[str, str]:
     """How each of these metrics was computed, where it says so."""
     by_name = {name: load_metric(name).signature() for name in names}
     return {name: signature for name, signature in by_name.items() if signature is not None}
+
+
+def _evaluate_metric(cls: type[Metric]) -> type[evaluate.Metric]:
+    import datasets
+    import evaluate
+
+    text, texts = datasets.Value("string"), datasets.Sequence(datasets.Value("string"))
+    columns: dict[Values, tuple[Any, Any]] = {
+        "classes": (datasets.Value("int64"), datasets.Value("int64")),
+        "numbers": (datasets.Value("float64"), datasets.Value("float64")),
+        "texts": (text, text),
+        "answers": (text, texts),
+        "tags": (texts, texts),
+    }
+    assert set(columns) == set(get_args(Values))
+    predicted, true = columns[cls.values]
+    metric = cls()
+
+    class EvaluateMetric(evaluate.Metric):  # type: ignore[misc]
+        def _info(self) -> evaluate.MetricInfo:
+            return evaluate.MetricInfo(
+                description=cls.__doc__ or "",
+                citation="",
+                inputs_description=metric.compute.__doc__ or "",
+                features=datasets.Features({"predictions": predicted, "references": true}),
+            )
+
+        def _compute(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
+            return metric.compute(predictions, references, **options)
+
+    # `evaluate` names a metric, and its cache folder, after its class
+    EvaluateMetric.__module__, EvaluateMetric.__doc__ = cls.__module__, cls.__doc__
+    EvaluateMetric.__name__ = EvaluateMetric.__qualname__ = cls.__name__
+    return EvaluateMetric
 
 
 def paired_labels(predictions: ArrayLike, references: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -104,6 +104,42 @@ def test_what_cannot_be_scored_is_refused(name, predictions, references):
         compute(name)(predictions, references)
 
 
+@pytest.mark.parametrize("name", METRICS)
+def test_the_evaluate_metric_adds_batches_up(name, tmp_path):
+    import evaluate
+
+    metric = METRICS.load(name).as_evaluate()(cache_dir=str(tmp_path))
+    assert isinstance(metric, evaluate.Metric)
+    assert metric.name == name.lower()
+    predictions, references = example(values(name))
+    for start in range(0, len(references), 16):
+        metric.add_batch(predictions=predictions[start : start + 16], references=references[start : start + 16])
+    assert metric.compute() == compute(name)(predictions, references)
+    scores = metric.compute(predictions=perfect(name, references), references=references)
+    assert scores[score_names((name,))[0]] == pytest.approx(METRICS.load(name).best)
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers", "texts"])
+def test_evaluate_combines_them(kind, tmp_path):
+    import evaluate
+
+    names = [name for name in METRICS if values(name) == kind]
+    combined = evaluate.combine([METRICS.load(name).as_evaluate()(cache_dir=str(tmp_path)) for name in names])
+    predictions, references = example(kind)
+    combined.add_batch(predictions=predictions, references=references)
+    expected = {}
+    for name in names:
+        expected |= compute(name)(predictions, references)
+    assert combined.compute() == expected
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_class_is_made_once_and_found_under_its_own_name(name):
+    made = METRICS.load(name).as_evaluate()
+    assert made is METRICS.load(name).as_evaluate()
+    assert METRICS[name] == f"{made.__module__}:{made.__name__}"
+
+
 def test_scoring_does_not_wait_for_evaluate():
     modules = [METRICS.module(name) for name in METRICS]
     code = (
