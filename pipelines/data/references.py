@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from pipelines.core.config import Block, files_exist
+from pipelines.core.config import Block, files_exist, server_reference
 from pipelines.core.data_files import ENDINGS, is_pattern, matches, mirror_folder
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
@@ -74,6 +74,8 @@ def _existing(path: str, folder: Path) -> str:
         if not matches(str(place)):
             raise ValueError(f"'{path}' matches no data file; looked for {place} ({', '.join(ENDINGS)})")
         return str(place)
+    if (held := server_reference(path, "file")) is not None:
+        raise ValueError(held)
     if path.startswith(("./", "../", "/", "~")) or place.suffix.lower() in ENDINGS:
         raise ValueError(f"'{path}' does not exist; looked for {place}{_neighbours(place)}")
     if not hub.NAME.match(path):
