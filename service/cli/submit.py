@@ -154,7 +154,7 @@ def _one_file_each(
     named: Sequence[NamedFiles], source: RecipeSource, scratch: Path, say: Callable[[str], None]
 ) -> dict[tuple[Path, ...], Path]:
     """The one file that goes up for each group of files; several are joined below `scratch`."""
-    whole = {each.files: each.files[0] for each in named if len(each.files) == 1}
+    whole: dict[tuple[Path, ...], Path] = {each.files: each.files[0] for each in named if len(each.files) == 1}
     issues: list[ConfigIssue] = []
     for each in named:
         if each.files in whole:

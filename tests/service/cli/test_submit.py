@@ -13,6 +13,7 @@ from service.cli import submit
 from service.cli.recipe_files import joined, local_files, placed
 from service.cli.submit import changed_places, upload
 from service.client import Connection, ServerAddress
+from service.safety.network_recipes import Known, check
 
 
 class Files:
@@ -110,6 +111,18 @@ def handed_in(path, overrides=()):
     return data, {f"file:{key}": body.decode() for key, body in server.stored.items()}
 
 
+def accepted(path, overrides=()):
+    """The recipe that a server checks, with the files where it has them."""
+    server = Files()
+    with server.connect() as connection:
+        changes = changed_places(connection, read(path, overrides))
+    folder = _made(path.parent / "server")
+    for key, body in server.stored.items():
+        (folder / f"{key}.csv").write_bytes(body)
+    known = Known({key: folder / f"{key}.csv" for key in server.stored})
+    return check(path.read_text(), [*overrides, *changes], known).recipe
+
+
 def written(folder, stages, more="", **files):
     for name, text in files.items():
         place = folder / name.replace("__", "/").replace("_dot_", ".")
@@ -161,6 +174,15 @@ def test_a_task_reads_the_split_of_its_role(tmp_path):
     assert (texts[task["train"]], texts[task["validation"]]) == ("text,label\none,a\n", "text,label\ntwo,b\n")
 
 
+def test_a_server_reads_the_rows_that_a_run_here_reads(tmp_path):
+    stages = (
+        "{stage: pretrain, datasets: [{path: d, split: test}]}\n"
+        "  - {stage: evaluate, datasets: [{path: d, name: default}]}"
+    )
+    recipe = accepted(written(tmp_path, stages, **SPLITS))
+    assert [stage.datasets[0].rows() for stage in recipe.stages] == [["three"], ["one"]]
+
+
 def test_a_configuration_is_chosen_here_and_its_name_does_not_travel(tmp_path):
     files = {"d__one__train_dot_csv": "text\n1\n", "d__two__train_dot_csv": "text\n2\n"}
     stage = "{stage: pretrain, datasets: [{path: d, name: two}]}"
@@ -172,7 +194,8 @@ def test_a_configuration_is_chosen_here_and_its_name_does_not_travel(tmp_path):
 
 def test_several_files_are_one_with_the_same_rows_so_that_weights_and_limits_mean_the_same(tmp_path):
     files = {"d__a_dot_csv": 'text\n"one\ntwo"', "d__b_dot_csv": "\ufefftext\r\nthree\r\n", "d__notes_dot_md": "x"}
-    stage = "{stage: pretrain, datasets: [{path: 'd/*', weight: 3}, {path: english_novels, weight: 1}], max_train_samples: 2}"
+    datasets = "[{path: 'd/*', weight: 3}, {path: english_novels, weight: 1}]"
+    stage = f"{{stage: pretrain, datasets: {datasets}, max_train_samples: 2}}"
     data, texts = handed_in(written(tmp_path, stage, **files))
     sent, other = data["stages"][0]["datasets"]
     assert texts == {sent["path"]: 'text\n"one\ntwo"\nthree\r\n'}
@@ -211,15 +234,31 @@ def _made(folder):
 @pytest.mark.parametrize(
     ("entry", "files", "words"),
     [
-        ("{path: d, split: validation}", {"d__train_dot_csv": "text\n1\n"}, r"'d' has no split 'validation'. Splits found: train"),
-        ("{path: d}", {"d__a_dot_csv": "text\n1\n", "d__b_dot_txt": "2"}, r"'d' stands for files of several kinds \(.csv, .txt\)"),
-        ("{path: d}", {"d__a_dot_csv": "text\n1\n", "d__b_dot_csv": "words\n2\n"}, "b.csv has words, those before it text; put them"),
+        (
+            "{path: d, split: validation}",
+            {"d__train_dot_csv": "text\n1\n"},
+            r"'d' has no split 'validation'. Splits found: train",
+        ),
+        (
+            "{path: d}",
+            {"d__a_dot_csv": "text\n1\n", "d__b_dot_txt": "2"},
+            r"'d' stands for files of several kinds \(.csv, .txt\)",
+        ),
+        (
+            "{path: d}",
+            {"d__a_dot_csv": "text\n1\n", "d__b_dot_csv": "words\n2\n"},
+            "b.csv has words, those before it text; put them",
+        ),
         ("{path: d}", {"d__a_dot_csv": "text\n1\n", "d__b_dot_csv": ""}, "b.csv is empty"),
-        ("{path: d}", {"d__a_dot_csv": 'text\n"1\n', "d__b_dot_csv": 'text\n2"\n'}, "a.csv is not valid CSV"),
+        (
+            "{path: d}",
+            {"d__a_dot_csv": 'text\n"1\n', "d__b_dot_csv": 'text\n2"\n'},
+            "a.csv is not valid CSV",
+        ),
         ("{path: d}", {"d__README_dot_md": "x"}, "holds no data files"),
         ("{path: notes.md}", {"notes_dot_md": "x"}, "'notes.md' has an unknown format"),
     ],
-)  # fmt: skip
+)
 def test_what_no_upload_can_stand_for_is_refused_with_its_place_before_anything_travels(tmp_path, entry, files, words):
     path = written(tmp_path, f"{{stage: pretrain, datasets: [{entry}]}}", **files)
     server = Files()
