@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -134,6 +135,18 @@ def flatten(error: ValidationError) -> list[ConfigIssue]:
         else:
             issues.append((entry["loc"], sentence(entry)))
     return issues
+
+
+REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199}(?:@[a-z0-9][a-z0-9_-]{0,39})?)")
+"""How a recipe that is handed to a server names what lies there; `service.safety.references` says what each means."""
+
+
+def server_reference(value: str, *kinds: str) -> str | None:
+    """Why a recipe that is checked here cannot name `value`; None where it is no reference of these kinds."""
+    parts = REFERENCE.fullmatch(value)
+    if parts is None or parts[1] not in kinds:
+        return None
+    return f"'{value}' names what a server holds; hand the recipe in with: finery submit"
 
 
 def files_exist(info: ValidationInfo) -> bool:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from pipelines.core import architecture_fields
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, server_reference, show
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.launch import Launch
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
@@ -63,6 +63,8 @@ def _folder_or_name(value: str, info: ValidationInfo) -> str:
     place = Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()
     if os.path.isdir(place):
         return str(place.resolve())
+    if (held := server_reference(value, "job", "model")) is not None:
+        raise ValueError(held)
     if not HUB_ID.match(value):
         raise ValueError(
             f"'{value}' is neither a folder (looked for {place}) nor a Hub name such as google-bert/bert-base-uncased"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.core import data_files
 from pipelines.core.config import ConfigIssue, Position, show
 from pipelines.core.yaml_positions import read_yaml
 
@@ -21,7 +22,6 @@ ENDINGS = (".yaml", ".yml")
 """What the name of such a file ends with; no benchmark and no stage is called so."""
 DATA_KEYS = ("train", "validation", "test")
 """Keys of a task that may name files."""
-DATA_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".txt")
 NOT_HERE = (
     "is a file beside the recipe that was sent, and files of the sender are not read here; submit the recipe with "
     "'finery submit', which sends the task along, or describe the task in place"
@@ -165,12 +165,12 @@ def _read(value: str, folder: Path, position: Position, done: Inserted) -> Mappi
 
 def _beside(value: Any, folder: Path) -> Any:
     """A data path of the file: absolute where it means a file beside it, else as it is written."""
-    if not isinstance(value, str) or value.startswith(("builtin/", "/")):
+    if not isinstance(value, str) or value.startswith((data_files.EMBEDDED, "/")):
         return value
     place = Path(os.path.abspath(folder / os.path.expanduser(value)))
     means_file = (
         value.startswith(("./", "../", "~"))
-        or value.lower().endswith(DATA_ENDINGS)
+        or value.lower().endswith(data_files.ENDINGS)
         or any(each in value for each in "*?[")
         or os.path.exists(place)
     )

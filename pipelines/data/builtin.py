@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pipelines.core.data_files import EMBEDDED
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data import python_docs
@@ -22,7 +23,7 @@ from pipelines.data.sources import check_split
 if TYPE_CHECKING:
     from datasets import Dataset
 
-PREFIX = "builtin/"
+PREFIX = EMBEDDED
 NAMES = ("builtin/python-docs",)
 CONFIGURATIONS = ("text", "labelled", *python_docs.ROWS)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ValidationInfo
 
-from pipelines.core.config import files_exist
+from pipelines.core.config import files_exist, server_reference
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
 from pipelines.data.chat_formats import Dialogue
@@ -129,6 +129,8 @@ def _known(value: str, info: ValidationInfo) -> str | None:
     if not os.path.isfile(place):
         if not files_exist(info):
             return None
+        if (held := server_reference(value, "file")) is not None:
+            raise ValueError(held)
         names = ", ".join(TEMPLATES)
         raise ValueError(
             f"'{value}' is no known template.{nearest(value, TEMPLATES)} Available: {names}; or name a Jinja "

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from pipelines.data import files, hub, mirror
+from pipelines.core import data_files
+from pipelines.data import hub
 from pipelines.data.builtin import NAMES
 
 PATTERN = r"^[a-z0-9][a-z0-9.+-]*$"
@@ -37,14 +38,14 @@ def licence_of(path: str, revision: str | None = None, kind: Literal["dataset", 
     """Of a data set or a checkpoint, by the name that a recipe gives it."""
     if path in NAMES:
         return Licence(BUILTIN, "Python")
-    if kind == "dataset" and (folder := mirror.folder_of(path)) is not None:
-        found = _in_header(files.header(folder))
+    if kind == "dataset" and (folder := data_files.mirror_folder(path)) is not None:
+        found = _in_header(data_files.header(folder))
         # a copy that says nothing is a copy of what may say something
         return Licence(found, "its local copy's README") if found else _on_the_hub(path, revision, kind)
     place = Path(path).expanduser()
     if place.is_absolute() or place.exists():
         folder = place if place.is_dir() else place.parent
-        found = _in_header(files.header(folder))
+        found = _in_header(data_files.header(folder))
         return Licence(found or UNKNOWN, "the README beside it" if found else "no README beside it says")
     return _on_the_hub(path, revision, kind)
 
@@ -58,7 +59,7 @@ def _on_the_hub(path: str, revision: str | None, kind: Literal["dataset", "model
         card = hf_hub_download(path, "README.md", repo_type=kind, revision=revision)
     except Exception:  # no network, no card, no right to read it: the client's errors have no common base
         return Licence(UNKNOWN, "its card on the Hub could not be read")
-    found = _in_header(files.header(Path(card).parent))
+    found = _in_header(data_files.header(Path(card).parent))
     return Licence(found or UNKNOWN, "its card on the Hub" if found else "its card on the Hub does not say")
 
 

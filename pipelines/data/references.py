@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from pipelines.core.config import Block, files_exist
+from pipelines.core.config import Block, files_exist, server_reference
+from pipelines.core.data_files import ENDINGS, is_pattern, matches, mirror_folder
 from pipelines.core.errors import DataError
 from pipelines.core.registry import nearest
-from pipelines.data import files, hub, mirror
+from pipelines.data import hub
 from pipelines.data.builtin import NAMES, PREFIX
 from pipelines.data.licences import License
 from pipelines.data.sources import DataSource, check_columns, find
-from pipelines.data.tables import READERS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,20 +61,22 @@ def _existing(path: str, folder: Path) -> str:
         if path not in NAMES:
             raise ValueError(f"'{path}' is not embedded.{nearest(path, NAMES)} Available: {', '.join(NAMES)}")
         return path
-    if mirror.folder_of(path) is not None:
+    if mirror_folder(path) is not None:
         return path
     place = Path(os.path.abspath(folder / os.path.expanduser(path)))
     if (
-        os.path.isfile(place) and place.suffix.lower() not in READERS
+        os.path.isfile(place) and place.suffix.lower() not in ENDINGS
     ):  # false, and no error, for a name that is too long
-        raise ValueError(f"'{path}' has an unknown format; known file endings: {', '.join(READERS)}")
+        raise ValueError(f"'{path}' has an unknown format; known file endings: {', '.join(ENDINGS)}")
     if os.path.exists(place):
         return str(place)
-    if files.is_pattern(path):
-        if not files.matches(str(place)):
-            raise ValueError(f"'{path}' matches no data file; looked for {place} ({', '.join(READERS)})")
+    if is_pattern(path):
+        if not matches(str(place)):
+            raise ValueError(f"'{path}' matches no data file; looked for {place} ({', '.join(ENDINGS)})")
         return str(place)
-    if path.startswith(("./", "../", "/", "~")) or place.suffix.lower() in READERS:
+    if (held := server_reference(path, "file")) is not None:
+        raise ValueError(held)
+    if path.startswith(("./", "../", "/", "~")) or place.suffix.lower() in ENDINGS:
         raise ValueError(f"'{path}' does not exist; looked for {place}{_neighbours(place)}")
     if not hub.NAME.match(path):
         raise ValueError(f"'{path}' is neither a file nor a folder (looked for {place}), and no Hub name owner/name")
@@ -85,7 +87,7 @@ def _neighbours(place: Path) -> str:
     """The nearest name among the files beside a missing one."""
     if not os.path.isdir(place.parent):
         return f" (there is no folder {place.parent})"
-    hint = nearest(place.name, sorted(each.name for each in place.parent.iterdir() if each.suffix.lower() in READERS))
+    hint = nearest(place.name, sorted(each.name for each in place.parent.iterdir() if each.suffix.lower() in ENDINGS))
     return f".{hint}" if hint else ""
 
 

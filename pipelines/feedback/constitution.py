@@ -9,7 +9,6 @@ the completion as it was, and its row out.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -19,17 +18,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from pipelines.core.config import Block, ConfigIssues, show
-from pipelines.core.errors import RecipeError
-from pipelines.core.registry import nearest
-from pipelines.core.yaml_positions import read_yaml
+from pipelines.core.config import Block, ConfigIssues
+from pipelines.core.principles import DEFAULT, principles_in, read_principles
 from pipelines.feedback.judges import questions
 from pipelines.feedback.judges.judge import Judge
-
-DEFAULT = "default"
-"""The constitution that comes with Finery."""
-KEY = "principles"
-ENDINGS = (".yaml", ".yml")
 
 
 class Principle(Block):
@@ -60,24 +52,8 @@ def _read(value: Any, info: ValidationInfo) -> Any:
         return value
     if value == DEFAULT:
         with as_file(files(__package__) / "constitutions" / f"{DEFAULT}.yaml") as path:
-            return _principles(path, value)
-    place = (Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()).absolute()
-    if place.suffix.lower() not in ENDINGS:
-        raise ValueError(f"'{value}' is neither '{DEFAULT}' nor a YAML file of principles.{nearest(value, (DEFAULT,))}")
-    if not os.path.isfile(place):
-        raise ValueError(f"'{value}' does not exist; looked for {place}")
-    return _principles(place, value)
-
-
-def _principles(path: Path, name: str) -> Any:
-    try:
-        data, _ = read_yaml(path)
-    except RecipeError as error:
-        raise ValueError(f"'{name}' is no readable YAML: {error}") from None
-    principles = data.get(KEY) if isinstance(data, Mapping) else data
-    if not isinstance(principles, tuple | list) or not principles:
-        raise ValueError(f"'{name}' holds {show(data)}, must hold '{KEY}: [{{id: …, comparison: …}}]'")
-    return tuple(principles)
+            return principles_in(path, value)
+    return read_principles(value, Path((info.context or {}).get("folder", Path.cwd())))
 
 
 def _differ(value: tuple[Principle, ...]) -> tuple[Principle, ...]:

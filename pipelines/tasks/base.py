@@ -25,6 +25,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
+from pipelines.core.data_files import split_of_role
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
@@ -103,10 +104,8 @@ class SplitLocation:
         if self.split is not None:
             return source, self.split
         splits = source.splits()
-        if role in splits:
-            return source, role
-        if len(splits) == 1:
-            return source, splits[0]
+        if (split := split_of_role(role, splits)) is not None:
+            return source, split
         raise DataError(f"{source.describe()} has no split '{role}'; splits found: {', '.join(splits)}")
 
 

@@ -1,6 +1,6 @@
-"""`finery submit`: hand a recipe to a service, with the files that it names.
+"""`finery submit`: hand a recipe to a service, with the files that it names (`service.cli.recipe_files`).
 
-The files are uploaded and named `file:ID`. A file goes up once: the server is asked by its SHA-256 first. A broken
+Data is uploaded and named `file:ID`. A file goes up once: the server is asked by its SHA-256 first. A broken
 upload continues where the server says it is.
 """
 
@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.core import task_files
-from pipelines.core.config import Position, key_path
-from pipelines.core.errors import CommandError
+from pipelines.core.config import ConfigIssue, Position, key_path
+from pipelines.core.errors import CommandError, DataError
 from pipelines.core.load import read
 from pipelines.core.overrides import RecipeSource
 from service.cli.jobs import connect, say, tell, watch
+from service.cli.recipe_files import NamedFiles, joined, local_files, placed
 from service.client import Connection, ServerRefused, Unreachable
-from service.safety.references import MODEL_NAME, REFERENCE, TAKES, key_of, strings
+from service.safety.references import MODEL_NAME, replaced
 
 PIECE = 8 << 20
 """Bytes sent at once."""
 TRIES = 5
-GLOB = frozenset("*?[")
-MOST_FILES = 1000
-"""Behind one folder or glob; more are better put into one file first."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,7 @@ def submit(
     with connect(server, token_file) as connection:
         given = [
             *overrides,
-            *described_tasks(source),
-            *renamed(source),
-            *with_uploads(connection, source.data, source.folder, say),
+            *changed_places(connection, source, say),
         ]
         resources = {"gpus": wanted.gpus, "gpu_kind": wanted.gpu_kind, "cpus": wanted.cpus}
         body: dict[str, Any] = {
@@ -99,15 +95,32 @@ def text_of(recipe: Path) -> str:
         raise CommandError(f"{recipe} cannot be read: {error}") from None
 
 
-def described_tasks(source: RecipeSource) -> list[str]:
-    """Overrides that put what files of tasks describe in their place: the files themselves do not travel."""
-    changed = task_files.overrides(source.files, source.data)
-    return [f"{key_path(position)}={json.dumps(value, ensure_ascii=False)}" for position, value in changed]
+def changed_places(
+    connection: Connection, source: RecipeSource, say: Callable[[str], None] = lambda sentence: None
+) -> list[str]:
+    """Overrides that put what the server can read in the place of what lies here, so that the text stays as it was
+    written. The files are uploaded, or what they describe is put in their place.
+
+    Raises RecipeError, CommandError, ServerRefused, Unreachable.
+    """
+    described = task_files.overrides(source.files, source.data)
+    changes = {place: value for place, value in described if place[0] != "matrix"}
+    changes |= {**renamed(source, say), **placed(source, say), **with_uploads(connection, source, say)}
+    in_matrix = {place[1:]: value for place, value in changes.items() if place[0] == "matrix"}
+    overrides = [f"{key_path(place)}={_json(value)}" for place, value in changes.items() if place[0] != "matrix"]
+    if in_matrix or any(place[0] == "matrix" for place, _ in described):
+        # as a whole, for its keys are paths themselves
+        overrides.append(f"matrix={_json(replaced(source.data['matrix'], in_matrix))}")
+    return overrides
 
 
-def renamed(source: RecipeSource) -> list[str]:
-    """Overrides that make a folder to publish to, such as `registry/NAME`, the project's model NAME."""
-    overrides = []
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def renamed(source: RecipeSource, say: Callable[[str], None]) -> dict[Position, str]:
+    """The project's model NAME in the place of a folder to publish to, such as `registry/NAME`."""
+    changes: dict[Position, str] = {}
     stages = source.data.get("stages")
     for position, stage in enumerate(stages if isinstance(stages, list | tuple) else ()):
         to = stage.get("to") if isinstance(stage, dict) else None
@@ -116,97 +129,49 @@ def renamed(source: RecipeSource) -> list[str]:
         name = Path(to).name
         if MODEL_NAME.fullmatch(name):
             say(f"note: on the server the model of '{to}' is called {name}")
-            overrides.append(f"stages[{position}].to={name}")
-    return overrides
-
-
-@dataclass(frozen=True)
-class NamedFiles:
-    """Files that a recipe names at one place."""
-
-    place: Position
-    text: str
-    """As the recipe has it."""
-    files: tuple[Path, ...]
-
-
-def local_files(data: Mapping[str, object], folder: Path) -> list[NamedFiles]:
-    """The places of a recipe that name files below `folder` or by an absolute path. Raises CommandError."""
-    named = []
-    for place, text in strings(data):
-        if key_of(place) not in TAKES["file"] or REFERENCE.fullmatch(text) or "\0" in text or "://" in text:
-            continue
-        files = _behind(text, folder)
-        if len(files) > MOST_FILES:
-            raise CommandError(
-                f"{text} stands for {len(files):,} files, more than {MOST_FILES:,}; put them into one file before "
-                "submitting"
-            )
-        if len(files) > 1 and not _in_list_of_data(place, data):
-            raise CommandError(
-                f"{text} stands for {len(files)} files; a submitted recipe names one file here, so put them into one "
-                "first"
-            )
-        if files:
-            named.append(NamedFiles(place, text, files))
-    return named
-
-
-def _behind(text: str, folder: Path) -> tuple[Path, ...]:
-    path = Path(os.path.expanduser(text))
-    path = path if path.is_absolute() else folder / path
-    if path.is_file():
-        return (path,)
-    if path.is_dir():
-        return tuple(
-            sorted(each for each in path.rglob("*") if each.is_file() and not each.name.startswith((".", "_")))
-        )
-    if GLOB & set(text):
-        base = Path(path.anchor) if path.is_absolute() else folder
-        return tuple(sorted(each for each in base.glob(str(path.relative_to(base))) if each.is_file()))
-    return ()
-
-
-def _in_list_of_data(place: Position, data: object) -> bool:
-    """Whether a place is the `path` of one entry of a list of data sets, which may become several entries."""
-    return len(place) >= 3 and place[-1] == "path" and isinstance(place[-2], int) and place[-3] == "datasets"
+            changes["stages", position, "to"] = name
+    return changes
 
 
 def with_uploads(
-    connection: Connection, data: Mapping[str, object], folder: Path, say: Callable[[str], None] = lambda sentence: None
-) -> list[str]:
-    """Upload the files that a recipe names; the overrides that put `file:ID` in their place, so that the text stays
-    as it was written.
+    connection: Connection, source: RecipeSource, say: Callable[[str], None] = lambda sentence: None
+) -> dict[Position, Any]:
+    """Upload the files that a recipe names: `file:ID` by their places, and what changes beside them.
 
-    Raises CommandError, ServerRefused, Unreachable.
+    Raises RecipeError, CommandError, ServerRefused, Unreachable.
     """
-    named = local_files(data, folder)
-    ids = {path: upload(connection, path, say) for path in dict.fromkeys(path for each in named for path in each.files)}
-    overrides = [f"{key_path(each.place)}=file:{ids[each.files[0]]}" for each in named if len(each.files) == 1]
-    several = [each for each in named if len(each.files) > 1]
-    for place in dict.fromkeys(each.place[:-2] for each in several):
-        entries = [
-            entry
-            for position, before in enumerate(_at(data, place))
-            for entry in _spread(before, (*place, position), named, ids)
-        ]
-        overrides = [each for each in overrides if not each.startswith(f"{key_path(place)}[")]
-        overrides.append(f"{key_path(place)}={json.dumps(entries, ensure_ascii=False)}")
-    return overrides
+    named = local_files(source)
+    changes: dict[Position, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="finery-submit-") as scratch:
+        whole = _one_file_each(named, source, Path(scratch), say)
+        ids = {path: upload(connection, path, say) for path in dict.fromkeys(whole.values())}
+        for each in named:
+            changes |= {each.place: f"file:{ids[whole[each.files]]}", **each.changes}
+    return changes
 
 
-def _spread(entry: Any, place: Position, named: Sequence[NamedFiles], ids: Mapping[Path, str]) -> list[Any]:
-    """One entry of a list of data sets as one entry for each file that it names."""
-    match = next((each for each in named if each.place == (*place, "path")), None)
-    if match is None:
-        return [entry]
-    return [{**entry, "path": f"file:{ids[path]}"} for path in match.files]
-
-
-def _at(data: Any, place: Position) -> Any:
-    for part in place:
-        data = data[part]
-    return data
+def _one_file_each(
+    named: Sequence[NamedFiles], source: RecipeSource, scratch: Path, say: Callable[[str], None]
+) -> dict[tuple[Path, ...], Path]:
+    """The one file that goes up for each group of files; several are joined below `scratch`."""
+    whole: dict[tuple[Path, ...], Path] = {each.files: each.files[0] for each in named if len(each.files) == 1}
+    issues: list[ConfigIssue] = []
+    for each in named:
+        if each.files in whole:
+            continue
+        folder = scratch / str(len(whole))
+        try:
+            folder.mkdir()
+            whole[each.files] = joined(each.files, folder)
+        except (ValueError, DataError) as error:
+            issues.append((each.place, f"'{each.text}' {error}"))
+        except OSError as error:
+            raise CommandError(f"the files of '{each.text}' cannot be joined: {error}") from None
+        else:
+            say(f"note: the {len(each.files)} files of '{each.text}' go up as one")
+    if issues:
+        raise source.error(issues)
+    return whole
 
 
 def upload(

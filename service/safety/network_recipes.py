@@ -201,6 +201,8 @@ def check(
         for place, _ in issues
         if isinstance(_at(source.data, place), str)
     }
+    for place, name in _publications(source.data):  # a model's name, and no folder below the one the server works in
+        stand_ins[place] = str(NOWHERE / PUBLISHED / ("refused" if place in stand_ins else name))
     for reference in references(source.data):
         if reference.place not in stand_ins:
             stand_ins[reference.place] = _stand_in(str(reference), known)

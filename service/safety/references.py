@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipelines.core.config import REFERENCE as REFERENCE
 from pipelines.core.config import Position
 
 Kind = Literal["file", "job", "model"]
-REFERENCE = re.compile(r"(file|job|model):([A-Za-z0-9][A-Za-z0-9_.:-]{0,199}(?:@[a-z0-9][a-z0-9_-]{0,39})?)")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 """Names of a project's models. Colons, because fine-tuned models are called `ft:base:project:suffix:id`."""
 LATEST, BEST, PRODUCTION = "latest", "best", "production"

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from pipelines.core.config import ConfigIssues
+from pipelines.core.config import ConfigIssues, server_reference
 from pipelines.core.errors import DataError, Stopped
 from pipelines.core.files import lock, whole_file
 from pipelines.data.references import DatasetReference
@@ -54,7 +54,7 @@ def _file(value: str | None, info: ValidationInfo) -> str | None:
         return None
     place = Path((info.context or {}).get("folder", Path.cwd())) / Path(value).expanduser()
     if not place.is_file():
-        raise ValueError(f"'{value}' is no file; looked for {place}")
+        raise ValueError(server_reference(value, "file") or f"'{value}' is no file; looked for {place}")
     return str(place.resolve())
 
 

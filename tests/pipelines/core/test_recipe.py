@@ -74,6 +74,9 @@ stages:
     assert numbers == sorted(numbers)
 
 
+HELD = "names what a server holds; hand the recipe in with: finery submit"
+
+
 @pytest.mark.parametrize(
     ("change", "key", "words"),
     [
@@ -89,6 +92,10 @@ stages:
             "neither was given",
         ),
         (("architecture: {preset: bert-tiny}", "checkpoint: '!!'"), "model.checkpoint", "neither a folder"),
+        (("architecture: {preset: bert-tiny}", "checkpoint: 'job:one'"), "model.checkpoint: 'job:one'", HELD),
+        (("architecture: {preset: bert-tiny}", "checkpoint: 'model:ft:a@3'"), "model.checkpoint", HELD),
+        (("architecture: {preset: bert-tiny}", "checkpoint: 'file:one'"), "model.checkpoint", "neither a folder"),
+        (("{path: builtin/python-docs}", "{path: 'file:file-1'}"), "stages.pretrain.datasets[0].path", HELD),
         (("{stage: evaluate}", "{stage: evaluate, id: docs}"), "stages.docs.id", "an earlier stage too"),
         (
             ("{stage: evaluate}", "{stage: evaluate, id: tokenizer}"),

@@ -42,6 +42,8 @@ def test_a_name_stays_and_a_file_becomes_absolute(tmp_path):
 
 
 def test_what_is_neither_is_refused_with_the_nearest_name(tmp_path):
+    with pytest.raises(ValidationError, match="'file:file-1' names what a server holds; hand the recipe in with"):
+        checked("file:file-1", tmp_path)
     with pytest.raises(ValidationError, match=r"'chatlm' is no known template. Did you mean 'chatml'.*looked for"):
         checked("chatlm", tmp_path)
     (tmp_path / "bytes.jinja").write_bytes(b"\xff\xfe\xff")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.data_files import choose, configurations
 from pipelines.core.errors import DataError
 from pipelines.data import files
-from pipelines.data.files import choose, configurations
 
 
 def test_a_file_is_one_split(tmp_path: Path):

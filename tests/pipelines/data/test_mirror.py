@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.core.data_files import mirror_candidates
 from pipelines.core.errors import DataError
 from pipelines.data import mirror as mirrors
 
@@ -44,7 +45,7 @@ def test_no_name_leaves_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (root / "train.jsonl").write_text('{"text": "a"}')
     monkeypatch.setenv("FINERY_DATA", str(root))
     assert mirrors.find(path, None) is None
-    assert mirrors.candidates(path) == []
+    assert mirror_candidates(path) == []
 
 
 def test_a_folder_without_data_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -67,6 +67,7 @@ def test_the_mirror_comes_before_a_folder_of_the_same_name(folder: Path, monkeyp
     ("path", "expected"),
     [
         ("novel.jsonl", "'novel.jsonl' does not exist; looked for {folder}/novel.jsonl. Did you mean 'novels.jsonl'?"),
+        ("file:file-1", "'file:file-1' names what a server holds; hand the recipe in with: finery submit"),
         ("./nothing", "'./nothing' does not exist; looked for {folder}/nothing"),
         ("../x/y.csv", "'../x/y.csv' does not exist; looked for {parent}/x/y.csv (there is no folder {parent}/x)"),
         ("/no/such.csv", "'/no/such.csv' does not exist; looked for /no/such.csv (there is no folder /no)"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from pipelines.core.data_files import ENDINGS
 from pipelines.core.errors import DataError
 from pipelines.data import tables
 from tests.covering import examples
@@ -171,3 +172,7 @@ def test_a_file_of_zero_rows_of_parquet_is_refused(tmp_path: Path):
     pa.parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "z.parquet")
     with pytest.raises(DataError, match="holds no rows"):
         tables.read([tmp_path / "z.parquet"])
+
+
+def test_every_ending_of_a_data_file_has_its_reader():
+    assert tuple(tables.READERS) == ENDINGS

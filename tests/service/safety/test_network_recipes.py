@@ -138,6 +138,19 @@ def test_publish_to_is_the_plain_name_of_a_model(name):
     assert "stages.publish.to" in [key for _, key, _ in mistakes(recipe(name=name))]
 
 
+@pytest.mark.parametrize("study", [False, True])
+def test_nothing_in_the_servers_working_folder_stands_in_the_way_of_a_models_name(study, tmp_path, monkeypatch):
+    (tmp_path / "a-file").write_text("mine")
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "a-folder" / "note.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    if study:
+        check(recipe() + "matrix: {stages.publish.to: [a-file, a-folder]}\n")
+    else:
+        assert check(recipe(name="a-file")).source.data["stages"][1]["to"] == "a-file"
+        check(recipe(name="a-folder"))
+
+
 def test_every_mistake_comes_at_once_those_of_safety_and_all_others_in_the_order_of_the_file():
     text = recipe("/etc/passwd", "a/b").replace("chatml", "chatmll").replace("vocab_size: 600", "vocab_size: x")
     assert [line for line, _, _ in mistakes(text)] == [4, 7, 8, 9]

@@ -15,9 +15,9 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from pipelines.core.data_files import mirror_folder
 from pipelines.core.errors import CommandError, DataError
 from pipelines.core.registry import TASKS
-from pipelines.data.mirror import folder_of
 from pipelines.evaluation.official.glue import (
     AVERAGED,
     PARTS,
@@ -303,7 +303,7 @@ def test_the_same_predictions_give_the_same_bytes(tmp_path):
 
 def test_the_mirror_has_the_test_splits_that_it_says(mirror, monkeypatch):
     monkeypatch.setenv("FINERY_DATA", str(mirror))
-    assert folder_of("nyu-mll/glue") is not None
+    assert mirror_folder("nyu-mll/glue") is not None
     parts, missing = possible(EVERY, partial=True)
     assert [part.file for part in parts] == [
         "CoLA.tsv",
