@@ -80,8 +80,8 @@ class Evaluate(PolicyKeys, Stage):
     max_eval_samples: int | None = Field(None, ge=1)
     """Score the first N rows of each evaluation split only."""
     max_predict_samples: int | None = Field(None, ge=1)
-    """Predict the first N rows only of a split whose labels are not public, such as that of `glue/ax`. Default: what the
-    stage that trained says, else `max_eval_samples`."""
+    """Predict the first N rows only of a split whose labels are not public, such as that of `glue/ax`. Default: what
+    the stage that trained says, else `max_eval_samples`."""
     per_device_eval_batch_size: int = Field(32, ge=1)
     """Texts a batch on each device."""
     max_length: int | None = Field(None, ge=4)

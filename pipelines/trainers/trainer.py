@@ -130,8 +130,8 @@ class EpochSampler(Sampler[int]):
 Loss = Callable[[nn.Module, dict[str, Tensor]], tuple[Tensor, ModelOutput]]
 """`loss(model, inputs) -> (sums over the items of each part (parts,), or of the only part (); model outputs)`.
 
-One that needs a number of a whole step has `before_step(model, batches)` too, called without gradient on every process, and
-`state()` and `restore(state)` where an evaluation needs what it kept of the last one.
+One that needs a number of a whole step has `before_step(model, batches)` too, called without gradient on every process,
+and `state()` and `restore(state)` where an evaluation needs what it kept of the last one.
 """
 
 Example = dict[str, Any]
