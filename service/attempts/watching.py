@@ -378,11 +378,13 @@ class Watcher:
         condition = self._executor.poll(handle)
         if isinstance(condition, Running):
             ends = job.state if job.state in STOPPING else self._limited(attempt, job, handle)
-            if ends is not None and self._told.get(attempt.id) is not ends:
-                self._told[attempt.id] = ends
-                grace = self._settings.stop_seconds
-                self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
-            intake.take(attempt.fencing)
+            try:
+                if ends is not None and self._told.get(attempt.id) is not ends:
+                    grace = self._settings.stop_seconds
+                    self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
+                    self._told[attempt.id] = ends  # only now: what could not be told is told again at the next look
+            finally:
+                intake.take(attempt.fencing)
         elif isinstance(condition, Lost):
             self._recover(attempt, job, handle, intake, condition)
         else:

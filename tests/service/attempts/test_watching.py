@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from service.attempts import publishing
+from service.attempts import publishing, watching
 from service.attempts.watching import REASONS, last_sentence, outcome_of
 from service.executors.local import marked
 from service.executors.protocol import ExecutorError, Exited
@@ -89,6 +89,37 @@ def test_a_cancelled_job_ends_without_publishing(server):
     assert server.until(job, lambda found: found.over).state is State.CANCELLED
     assert marked(attempt.id) == []
     assert server.store.models("default") == []
+
+
+@pytest.mark.parametrize("error", [ExecutorError("it does not answer"), OSError(28, "No space left on device")])
+def test_a_stop_that_could_not_be_told_is_told_again_at_the_next_look(server, monkeypatch, error):
+    stop, failures = server.executor.stop, [error]
+
+    def fails_once(handle, grace):
+        if failures:
+            raise failures.pop()
+        stop(handle, grace)
+
+    monkeypatch.setattr(server.executor, "stop", fails_once)
+    monkeypatch.setattr(watching, "PATIENCE", 0.1)
+    job = server.submit(steps=100_000)
+    server.place(job)
+    server.until(job, working)
+    server.store.move(job, Move.PAUSE)
+    assert server.until(job, lambda found: found.state is State.PAUSED).message == "stopped; what was done is saved"
+
+
+def test_what_is_written_is_taken_in_while_a_stop_cannot_be_told(server, monkeypatch):
+    def fails(*_):
+        raise ExecutorError("it does not answer")
+
+    monkeypatch.setattr(server.executor, "stop", fails)
+    job = server.submit(steps=500)
+    server.place(job)
+    at = server.until(job, working).progress["step"]
+    server.store.move(job, Move.PAUSE)
+    assert server.until(job, lambda found: not found.active or found.progress["step"] > at).state is State.PAUSING
+    monkeypatch.undo()  # the end of the test stops it
 
 
 def test_a_job_that_gave_way_is_queued_again_at_once_and_loses_no_try(server):
