@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import CommandError
+from pipelines.core.results import stage_folders
 from pipelines.core.training_arguments import missing_package
 from service.attempts.stage_store import model_in
 from service.checking import Checker, Outline
@@ -98,11 +99,11 @@ def model_folder(settings: Settings, job: Job) -> Path | None:
     none."""
     data = read_network(job.request.recipe, job.request.overrides).data
     stages = data.get("stages")
-    ids = [stage.get("id") for stage in stages if isinstance(stage, dict)] if isinstance(stages, tuple | list) else []
-    for identifier in reversed(ids):
-        for stage in (settings.jobs / job.id / "runs" / job.name / "stages").glob(f"[0-9]*-{identifier}"):
-            if (model := model_in(settings, job, stage)) is not None:
-                return model
+    entries = stages if isinstance(stages, tuple | list) else ()
+    ids = [str(stage.get("id")) if isinstance(stage, dict) else "" for stage in entries]
+    for stage in reversed(stage_folders(settings.jobs / job.id / "runs" / job.name, ids).values()):
+        if (model := model_in(settings, job, stage)) is not None:
+            return model
     return None
 
 

@@ -29,6 +29,8 @@ from service.store.store import WAIT_BUCKETS, Counts
 
 FRESH_SECONDS = 5.0
 """So long a count is told again: several scrapers cost no more than one."""
+PROBED_SECONDS = 1.0
+"""So long the database is not written again for who asks whether it can be: anybody may ask, as often as they like."""
 NEAR = 0.9
 MODES = ("bubblewrap", "landlock", "container", "host", "none", "other")
 
@@ -180,7 +182,7 @@ def _lacking(service: Service) -> list[str]:
     settings, problems = service.settings, []
     if not service.store.healthy():
         problems.append("The database does not answer.")
-    elif not service.store.writable():
+    elif not service.store.writable(within=PROBED_SECONDS):
         problems.append("The database cannot be written.")
     if (full := disk.sentence(settings.home, settings.disk_reserve)) is not None:
         problems.append(full)

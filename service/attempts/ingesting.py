@@ -328,6 +328,8 @@ BATCHES = 16
 DONE = frozenset({"done", "reused"})
 MOST_OF_CELL = 1 << 26
 """Bytes of a cell's own stream that are looked through for its scores."""
+BATCHES_OF_CELL = 2 * MOST_OF_CELL // BATCH_BYTES
+"""In which they are read at most: any two in a row hold BATCH_BYTES, unless the file grows meanwhile, line by line."""
 
 log = logging.getLogger(__name__)
 
@@ -415,14 +417,16 @@ def finished_stages(path: Path, below: Path) -> Iterator[tuple[str, dict[str, An
     """(stage, its newest `stage_finished` event) of a cell's own stream."""
     newest: dict[str, dict[str, Any]] = {}
     offset = 0
-    while offset < MOST_OF_CELL:
+    for _ in range(BATCHES_OF_CELL):
         batch = read_batch(path, offset, below=below)
-        if batch.offset == offset:
+        if batch.offset <= offset:  # its end, or it became shorter meanwhile: it is not begun anew for ever
             break
         offset = batch.offset
         newest |= {
             event["stage"]: event for event in batch.events if event["event"] == "stage_finished" and "stage" in event
         }
+        if offset >= MOST_OF_CELL:
+            break
     yield from newest.items()
 
 

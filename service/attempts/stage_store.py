@@ -33,7 +33,7 @@ from typing import Any
 from pipelines.core.errors import RecipeError
 from service.attempts.environment import shared_stages, stage_cache
 from service.attempts.folders import Unfit, folders_of, led_to, open_folder, plain_files, read_regular
-from service.executors.records import write_file
+from service.executors.records import delete_folder, write_file
 from service.jobs.job import Job
 from service.safety.network_recipes import read_network
 from service.settings import Settings
@@ -80,9 +80,14 @@ def _take_over(settings: Settings, job: Job) -> list[str]:
         # by a server that was killed
         left = sorted(path.name for path in incoming.iterdir()) if incoming.is_dir() else []
         for fingerprint in dict.fromkeys([*left, *_finished(own)]):
-            if (store / fingerprint).exists():
+            stored = (store / fingerprint).exists()
+            if stored and fingerprint not in left:
                 continue
             try:
+                if stored:  # another job's came while it lay there
+                    _lead_to(own, fingerprint, store)
+                    delete_folder(incoming / fingerprint)
+                    continue
                 if fingerprint not in left:
                     _set_aside(own, fingerprint, incoming)
                 _take(own, fingerprint, incoming, store, job, allowed)
@@ -186,8 +191,7 @@ def _take(own: int, fingerprint: str, incoming: Path, store: Path, job: Job, all
     write_file(str(folder), HASHES, json.dumps(record, indent=2).encode())
     os.chmod(folder / HASHES, 0o444)
     store.mkdir(parents=True, exist_ok=True, mode=0o755)
-    if not os.path.lexists(f"/proc/self/fd/{own}/{fingerprint}"):
-        os.symlink(store / fingerprint, fingerprint, dir_fd=own)
+    _lead_to(own, fingerprint, store)
     try:
         os.rename(folder, store / fingerprint)
     except OSError:  # another server of this home was faster: the first one stays
@@ -197,6 +201,12 @@ def _take(own: int, fingerprint: str, incoming: Path, store: Path, job: Job, all
         raise
     for place, _, _ in os.walk(store / fingerprint, topdown=False):
         os.chmod(place, 0o555)
+
+
+def _lead_to(own: int, fingerprint: str, store: Path) -> None:
+    """A link in the job's own home to the stored stage, unless something lies there."""
+    if not os.path.lexists(f"/proc/self/fd/{own}/{fingerprint}"):
+        os.symlink(store / fingerprint, fingerprint, dir_fd=own)
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -225,8 +225,9 @@ UNISOLATED = (
 PATIENCE = 5.0
 """Seconds until an attempt whose look raised an error is looked at again."""
 MOST_ERRORS = 10
-"""So many looks in a row at an attempt that has ended may raise an error that nobody foresaw; then it ends without
-being taken in."""
+"""So many looks in a row at an attempt may raise an error that nobody foresaw; then it ends, whatever it was doing. An
+executor or a database that does not answer is foreseen: it is waited for."""
+GIVEN_UP = "an error inside the server kept it from being started, followed or taken in; the server's log says why"
 MODEL = re.compile(r"[A-Za-z0-9][\w.:@-]{0,199}", re.ASCII)
 FINGERPRINT = re.compile(r"[0-9A-Za-z]{1,64}")
 """What a publish stage names its folder, and its state."""
@@ -316,6 +317,34 @@ class Watcher:
             log.exception("attempt %s could not be looked at; trying again", attempt.id)
             self._errors[attempt.id] = self._errors.get(attempt.id, 0) + 1
             self._rest[attempt.id] = time.monotonic() + PATIENCE
+            if self._errors[attempt.id] >= MOST_ERRORS:
+                self._give_up(attempt, job)
+
+    def _give_up(self, attempt: Attempt, job: Job) -> None:
+        """End an attempt at which every look raises an error: it holds its place for nothing. One that cannot be
+        proven dead, or whose end cannot be written, is looked at again."""
+        try:
+            if not self._store.writable():  # the database may be what raised them, and an attempt needs none to go on
+                return
+            code = None
+            started = attempt.state is not AttemptState.ASSIGNED
+            record = record_of(self._settings.jobs, attempt)
+            handle = self._handle(attempt) if started else self._executor.reattach(record)
+            if handle is not None:
+                condition = self._executor.poll(handle)
+                if isinstance(condition, Exited):
+                    code = condition.code or 1
+                elif not self._executor.kill(handle, KILL_SECONDS):
+                    log.warning("attempt %s: it is given up; it could not be proven dead yet", attempt.id)
+                    return
+            reason, message = attempt.reason or Reason.INTERNAL, attempt.message if attempt.reason else GIVEN_UP
+            self._end(attempt, job, AttemptOutcome(code, reason, message), own_words=True)
+        except Fenced:
+            self._abandon(attempt)
+        except (ExecutorError, Unavailable) as error:
+            log.warning("attempt %s: %s", attempt.id, error)
+        except Exception:
+            log.exception("attempt %s could not be given up; trying again", attempt.id)
 
     def _handle(self, attempt: Attempt) -> Handle:
         return Handle(attempt.executor, attempt.id, int(attempt.handle["fencing_token"]), attempt.handle)
@@ -378,25 +407,16 @@ class Watcher:
         condition = self._executor.poll(handle)
         if isinstance(condition, Running):
             ends = job.state if job.state in STOPPING else self._limited(attempt, job, handle)
-            if ends is not None and self._told.get(attempt.id) is not ends:
-                self._told[attempt.id] = ends
-                grace = self._settings.stop_seconds
-                self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
-            intake.take(attempt.fencing)
+            try:
+                if ends is not None and self._told.get(attempt.id) is not ends:
+                    grace = self._settings.stop_seconds
+                    self._executor.stop(handle, min(CANCEL_SECONDS, grace) if job.state is State.CANCELLING else grace)
+                    self._told[attempt.id] = ends  # only now: what could not be told is told again at the next look
+            finally:
+                intake.take(attempt.fencing)
         elif isinstance(condition, Lost):
             self._recover(attempt, job, handle, intake, condition)
         else:
-            if self._errors.get(attempt.id, 0) >= MOST_ERRORS:  # it has ended and holds its place for nothing
-                self._end(
-                    attempt,
-                    job,
-                    AttemptOutcome(
-                        condition.code or 1,
-                        Reason.INTERNAL,
-                        "what it left could not be taken in; the server's log says why",
-                    ),
-                )
-                return
             intake.take(attempt.fencing, batches=None)
             outcome = outcome_of(condition, intake.last_word(), self._console(attempt))
             if attempt.reason is not None and outcome.exit_code != EXIT_DONE:  # the service had it stopped
@@ -493,10 +513,18 @@ class Watcher:
             )
         return None
 
-    def _end(self, attempt: Attempt, job: Job, outcome: AttemptOutcome, fencing: int | None = None) -> None:
+    def _end(
+        self,
+        attempt: Attempt,
+        job: Job,
+        outcome: AttemptOutcome,
+        fencing: int | None = None,
+        own_words: bool = False,
+    ) -> None:
+        """Write how an attempt ended that is proven dead; `own_words` are the service's, which hold no secret."""
         delete_secrets(folders_of(self._settings.jobs, job).record(attempt.id), parts=True)
         take_over(self._settings, job)  # it is proven dead: what it finished serves the project
-        message = self._redactor_of(job).text(outcome.message)
+        message = outcome.message if own_words else self._redactor_of(job).text(outcome.message)
         reason, losses, stops = outcome.reason, 0, 0
         if reason is None and outcome.exit_code == EXIT_STOPPED and job.state is State.RECOVERING:
             reason = Reason.PREEMPTED

@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import math
 import os
 import socket
 import time
@@ -240,10 +241,18 @@ class DockerExecutor:
         return Exited(int(ended["code"]), str(ended["reason"]), bool(ended["asked"]))
 
     def stop(self, handle: Handle, grace: float) -> None:
-        """See `Executor.stop`. `poll` sends the SIGKILL when the time is over."""
+        """See `Executor.stop`. `poll` sends the SIGKILL when the time is over, which begins once the engine took the
+        SIGTERM."""
         folder = str(handle.record["record"])
-        write_record(folder, "stop.json", {"kill_at": time.time() + grace})
-        self._signal(str(handle.record["container"]), "SIGTERM")
+        asked = read_record(folder, "stop.json")
+        kill_at = math.inf if asked is None else float(asked["kill_at"])
+        try:
+            if asked is None:  # first of all: it may end at the signal
+                write_record(folder, "stop.json", {"kill_at": kill_at})
+            self._signal(str(handle.record["container"]), "SIGTERM")
+            write_record(folder, "stop.json", {"kill_at": min(kill_at, time.time() + grace)})
+        except OSError as error:
+            raise ExecutorError(f"{folder} cannot be written: {error.strerror}") from None
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
         """See `Executor.kill`."""

@@ -165,8 +165,10 @@ class Executor(Protocol):
         again."""
 
     def stop(self, handle: Handle, grace: float) -> None:
-        """Ask it to save a checkpoint and exit 75 (SIGTERM); after `grace` seconds the tree is killed. Returns at
-        once."""
+        """Ask it to save a checkpoint and exit 75 (SIGTERM); after `grace` seconds the tree is killed. Returns at once.
+
+        Asked again, nothing happens but that a time which ends earlier counts. Raises ExecutorError when it may not
+        have been told: ask again."""
 
     def kill(self, handle: Handle, timeout: float = 30.0) -> bool:
         """Kill the whole tree and wait until it is gone; True when it is proven dead."""

@@ -42,16 +42,6 @@ def _spelled(number: int) -> str:
     return "".join(ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
-def made_at(identifier: str) -> float:
-    """When an id was made, in seconds since 1970. Raises ValueError when it is not one of ours."""
-    if not PATTERN.match(identifier):
-        raise ValueError(f"'{identifier}' is no id: a word, a hyphen and 26 characters")
-    number = 0
-    for character in identifier.rpartition("-")[2]:
-        number = number << 5 | ALPHABET.index(character)
-    return (number >> RANDOM_BITS) / 1000
-
-
 @dataclass(frozen=True)
 class Resources:
     """What each of `hosts` hosts must give, all at once or not at all."""

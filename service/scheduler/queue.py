@@ -195,17 +195,15 @@ class Queue:
 
     def expired(self, now: float) -> list[WaitingJob]:
         """The jobs whose deadline has passed, the earliest first; they stay until they are removed."""
-        entries: list[tuple[float, str]] = []
-        jobs: list[WaitingJob] = []
+        jobs: dict[str, WaitingJob] = {}
         while self._deadlines and self._deadlines[0][0] < now:
-            entry = heapq.heappop(self._deadlines)
-            job = self.jobs.get(entry[1])
-            if job is not None and job.deadline == entry[0] and job not in jobs:
-                jobs.append(job)
-                entries.append(entry)
-        for entry in entries:
-            heapq.heappush(self._deadlines, entry)
-        return jobs
+            deadline, identifier = heapq.heappop(self._deadlines)
+            job = self.jobs.get(identifier)
+            if job is not None and job.deadline == deadline:
+                jobs[identifier] = job
+        for job in jobs.values():
+            heapq.heappush(self._deadlines, (job.deadline, job.id))
+        return list(jobs.values())
 
     def dependents(self, identifier: str) -> list[WaitingJob]:
         """The jobs that wait for this one."""

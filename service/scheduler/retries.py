@@ -58,19 +58,17 @@ def ending_of(
     random: Callable[[], float] = randomness.random,
     losses: int = 0,
     stops: int = 0,
-    asked: bool = False,
 ) -> Ending:
     """What to write for an attempt that ended with this exit code (None: it vanished), for this reason if one is known.
 
-    `asked` is whether the service told it to stop, or killed it because it did not; `losses` and `stops` are how many
-    attempts in a row were lost, or stopped by themselves, just before (`losses_in_a_row`, `stops_in_a_row`); `random`
-    gives numbers from 0 to 1 for the jitter.
+    `losses` and `stops` are how many attempts in a row were lost, or stopped by themselves, just before
+    (`losses_in_a_row`, `stops_in_a_row`); `random` gives numbers from 0 to 1 for the jitter.
     """
     if exit_code == EXIT_DONE:
         return Ending(Move.SUCCEED, exit_code=EXIT_DONE)
     preempted = job.state is State.RECOVERING and job.reason is Reason.PREEMPTED
-    if reason is None and (exit_code == EXIT_STOPPED or asked):
-        unasked = not asked and not preempted and job.state in (State.STARTING, State.RUNNING)
+    if reason is None and exit_code == EXIT_STOPPED:
+        unasked = not preempted and job.state in (State.STARTING, State.RUNNING)
         waits = now + back_off(AGAIN, stops - 1, random()) if unasked and stops else 0.0
         return Ending(
             Move.STOPPED,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from service.store.changes import Changes, tell_others, watch_for
 from service.store.errors import NoSpace, Unavailable
@@ -102,6 +103,8 @@ class Database:
         self.changes = Changes(watch_for(self.url))
         self._writing = threading.Lock()
         """SQLite has one writer: threads queue here, in order, instead of polling its lock with sleeps between."""
+        self._writable = (-math.inf, True)
+        """When `writable` last wrote, and whether it could."""
 
     def read(self, work: Callable[[Transaction], Result]) -> Result:
         """Run `work` in a transaction that only reads."""
@@ -142,24 +145,22 @@ class Database:
             try:
                 return once()
             except _InDoubt as doubt:
-                if _full(doubt.error):
-                    raise NoSpace(
-                        "the database's disk is full; free some space, then send the request again"
-                    ) from doubt
+                if (refused := _refused(doubt.error)) is not None:
+                    raise refused from doubt
                 if not repeatable and not _clash(doubt.error):
                     raise Unavailable(
                         "the database went away while a change was being written; look whether it is there before "
                         "sending it again"
                     ) from doubt
                 error: DBAPIError = doubt.error
-            except (OperationalError, InterfaceError) as raised:
-                if _full(raised):
-                    raise NoSpace(
-                        "the database's disk is full; free some space, then send the request again"
-                    ) from raised
+            except (OperationalError, InterfaceError, InternalError) as raised:
+                if (refused := _refused(raised)) is not None:
+                    raise refused from raised
                 if not _passes(raised):
                     raise
                 error = raised
+            except NoConnection as waited:  # of the pool, which has waited for long
+                raise Unavailable("the database does not answer: every connection to it is in use") from waited
             if time.monotonic() > limit:
                 raise Unavailable(f"the database does not answer: {str(error.orig).strip().splitlines()[0]}") from error
             time.sleep(pause * (0.5 + random.random()))
@@ -174,18 +175,19 @@ class Database:
             return False
         return True
 
-    def writable(self) -> bool:
-        """Whether a change could be written now."""
+    def writable(self, within: float = 0.0) -> bool:
+        """Whether a change could be written now. One is, which leaves everything as it was; an answer that is younger
+        than `within` seconds is told again instead."""
+        asked, answer = self._writable
+        if time.monotonic() - asked < within:
+            return answer
         try:
-            if self.engine.dialect.name == "postgresql":
-                return (
-                    self.read(lambda transaction: transaction.execute(text("SHOW transaction_read_only")).scalar())
-                    == "off"
-                )
-            self.write(lambda transaction: None)
+            self.write(_write_nothing_new)
+            answer = True
         except (DBAPIError, Unavailable):
-            return False
-        return True
+            answer = False
+        self._writable = time.monotonic(), answer
+        return answer
 
     def close(self) -> None:
         """Give every connection back."""
@@ -206,14 +208,36 @@ def _clash(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) in CLASH_CODES or "database is locked" in str(error.orig)
 
 
+def _write_nothing_new(transaction: Transaction) -> None:
+    """Write what stands there already, down to the disk: a commit without a change writes nothing."""
+    if transaction.postgresql:
+        transaction.execute(text("UPDATE alembic_version SET version_num = version_num"))
+        return
+    # SQLite leaves out an UPDATE that changes no byte, but writes every number that it is given for this
+    number = transaction.execute(text("PRAGMA user_version")).scalar()
+    transaction.execute(text(f"PRAGMA user_version = {number}"))
+
+
+def _refused(error: DBAPIError) -> Unavailable | None:
+    """What to say of a change that was not written and that no second try would write; None for any other error."""
+    if _full(error):
+        return NoSpace("the database's disk is full; free some space, then send the request again")
+    if getattr(error.orig, "sqlstate", None) == "25006":
+        return Unavailable(
+            "the database takes no changes: it is a standby, or it was set to be read-only; let FINERY_DATABASE_URL "
+            "name one that can be written, then send the request again"
+        )
+    if "attempt to write a readonly database" in str(error.orig):
+        return Unavailable(
+            "the database cannot be written: its file or the folder around it does not belong to the user that the "
+            "server runs as, or the file system is mounted read-only; make it writable, then send the request again"
+        )
+    return None
+
+
 def _full(error: DBAPIError) -> bool:
     """Whether there is no room for the change: SQLite's word for it, PostgreSQL's 53100."""
-    text = str(error.orig)
-    return (
-        "database or disk is full" in text
-        or getattr(error.orig, "sqlstate", None) == "53100"
-        or "attempt to write a readonly database" in text
-    )
+    return "database or disk is full" in str(error.orig) or getattr(error.orig, "sqlstate", None) == "53100"
 
 
 def _passes(error: DBAPIError) -> bool:

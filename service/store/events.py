@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,10 +12,9 @@ from service.jobs.job import Event, Job
 from service.jobs.states import Move, State
 from service.store import tables
 from service.store.attempts import writer
-from service.store.changes import job_topic
 from service.store.database import Database, Transaction
 from service.store.errors import NotFound
-from service.store.jobs import append_events, apply_move, check_fencing, locked_job, of_project
+from service.store.jobs import append_events, apply_move, of_project
 from service.store.tables import event_of, now
 
 PROGRESS = (
@@ -86,23 +84,6 @@ class EventQueries(Database):
         values = {"last_event": last, "progress": dict(progress), "updated": now()}
         transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job.id).values(**values))
 
-    def add_event(
-        self, job_id: str, event: str, *, fencing: int | None = None, attempt: str | None = None, **fields: Any
-    ) -> Event:
-        """Append an event of the service's own, such as a warning. Raises NotFound, or Fenced for an outdated token."""
-
-        def work(transaction: Transaction) -> Event:
-            job = locked_job(transaction, job_id)
-            if fencing is not None:
-                check_fencing(transaction, job_id, fencing, attempt or "")
-            last = append_events(transaction, job, [{"event": event, **fields}], attempt)
-            self._store_last(transaction, job, last, job.progress)
-            events = tables.events
-            query = select(events).where(events.c.job == job_id, events.c.id == last)
-            return event_of(transaction.execute(query).mappings().one())
-
-        return self.write(work, repeatable=False)
-
     def events_after(
         self,
         job_id: str,
@@ -129,18 +110,6 @@ class EventQueries(Database):
             return [event_of(row) for row in transaction.execute(query).mappings()]
 
         return self.read(work)
-
-    def wait_events(self, job_id: str, after: int, timeout: float, project: str | None = None) -> list[Event]:
-        """The same, but when there is none yet, waits for one for up to `timeout` seconds."""
-
-        limit = time.monotonic() + timeout
-        while True:
-            seen = self.changes.version(job_topic(job_id))
-            events = self.events_after(job_id, after, project=project)
-            left = limit - time.monotonic()
-            if events or left <= 0:
-                return events
-            self.changes.wait(job_topic(job_id), seen, left)
 
 
 def seconds(written: Any) -> float:

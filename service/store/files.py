@@ -241,10 +241,6 @@ class FileQueries(Database):
 
         return self.write(work, repeatable=False)
 
-    def bytes_used(self, project: str) -> int:
-        """Bytes of the project's files, those on their way included."""
-        return self.read(lambda transaction: _reserved(transaction, project))
-
 
 def _refuse_file(transaction: Transaction, owner: Project, size: int, most: int | None) -> None:
     refuse_full(transaction, owner, size)

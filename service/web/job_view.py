@@ -15,7 +15,7 @@ from pipelines.core.scores import COUNTS, PEERS, smaller_is_better
 from service.api.context import Service
 from service.api.watching import CellDocument, Series, cells, curves
 from service.jobs.job import Attempt, Event, Job
-from service.jobs.states import Move, State, allowed
+from service.jobs.states import Move, allowed
 from service.store.errors import NotFound
 from service.store.models import PublishedModel
 from service.store.results import StageResult, flat_scores
@@ -171,10 +171,6 @@ class JobView:
     def study(self) -> bool:
         """Whether it is a recipe with a matrix."""
         return is_study(self.job)
-
-    @property
-    def ended_early(self) -> bool:
-        return self.job.state in (State.FAILED, State.CANCELLED)
 
 
 def is_study(job: Job) -> bool:

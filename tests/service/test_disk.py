@@ -111,7 +111,7 @@ def test_a_file_that_was_completed_while_it_was_looked_at_stays(place):
 def test_what_is_deleted_no_longer_counts_against_the_project(place):
     store, chosen = place
     file = begun(place)
-    assert store.bytes_used("p") == 100
+    assert store.disk_usage("p").files == 100
     touched(place, file, file.created)
     sweep(store, chosen, lambda: file.created + 2 * AGE)
-    assert store.bytes_used("p") == 0
+    assert store.disk_usage("p").files == 0

@@ -52,6 +52,18 @@ def test_the_model_of_a_job_is_that_of_its_last_training_stage(store, settings):
     assert found.depends_on == (job.id,)
 
 
+def test_a_stage_is_not_taken_for_one_whose_id_ends_like_its_own(store, settings):
+    recipe = (
+        "name: demo\nmodel: {architecture: {preset: bert-tiny}}\nstages:\n"
+        "  - {stage: supervised, id: pre-tune, task: builtin/python-docs}\n"
+        "  - {stage: supervised, id: mrpc, task: builtin/python-docs}\n"
+        "  - {stage: evaluate, id: tune}\n"
+    )
+    job = ended(store, store.submit(JobRequest(recipe=recipe, project="acme", name="demo"))[0])
+    left(settings, job, "01-pre-tune", "02-mrpc")
+    assert model_folder(settings, job) == settings.jobs / job.id / "runs/demo/stages/02-mrpc/model"
+
+
 def test_a_job_that_may_still_succeed_is_waited_for_and_one_that_cannot_is_not_found(store, settings):
     waiting, failed = submitted(store), ended(store, submitted(store, "broken"), code=2)
     found = look_up(store, settings, "acme", Needs(jobs=("demo", "broken", failed.id, "nothing")))

@@ -3,12 +3,14 @@ import signal
 import time
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from service.attempts import publishing
+from service.attempts import publishing, watching
 from service.attempts.watching import REASONS, last_sentence, outcome_of
 from service.executors.local import marked
 from service.executors.protocol import ExecutorError, Exited
 from service.jobs.states import AttemptState, Move, Reason, State
+from service.store.errors import Unavailable
 from tests.service.executors.worlds import until
 
 
@@ -89,6 +91,37 @@ def test_a_cancelled_job_ends_without_publishing(server):
     assert server.until(job, lambda found: found.over).state is State.CANCELLED
     assert marked(attempt.id) == []
     assert server.store.models("default") == []
+
+
+@pytest.mark.parametrize("error", [ExecutorError("it does not answer"), OSError(28, "No space left on device")])
+def test_a_stop_that_could_not_be_told_is_told_again_at_the_next_look(server, monkeypatch, error):
+    stop, failures = server.executor.stop, [error]
+
+    def fails_once(handle, grace):
+        if failures:
+            raise failures.pop()
+        stop(handle, grace)
+
+    monkeypatch.setattr(server.executor, "stop", fails_once)
+    monkeypatch.setattr(watching, "PATIENCE", 0.1)
+    job = server.submit(steps=100_000)
+    server.place(job)
+    server.until(job, working)
+    server.store.move(job, Move.PAUSE)
+    assert server.until(job, lambda found: found.state is State.PAUSED).message == "stopped; what was done is saved"
+
+
+def test_what_is_written_is_taken_in_while_a_stop_cannot_be_told(server, monkeypatch):
+    def fails(*_):
+        raise ExecutorError("it does not answer")
+
+    monkeypatch.setattr(server.executor, "stop", fails)
+    job = server.submit(steps=500)
+    server.place(job)
+    at = server.until(job, working).progress["step"]
+    server.store.move(job, Move.PAUSE)
+    assert server.until(job, lambda found: not found.active or found.progress["step"] > at).state is State.PAUSING
+    monkeypatch.undo()  # the end of the test stops it
 
 
 def test_a_job_that_gave_way_is_queued_again_at_once_and_loses_no_try(server):
@@ -260,6 +293,85 @@ def test_an_error_of_ours_at_one_attempt_does_not_hold_up_the_others(server, mon
     monkeypatch.undo()
     server.watcher._rest.clear()
     assert server.until(bad, lambda found: not found.active).state is State.SUCCEEDED
+
+
+def fails(*_, **__):
+    raise ZeroDivisionError
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Errors are looked for again at once, and three in a row are too many."""
+    monkeypatch.setattr(watching, "PATIENCE", 0.0)
+    monkeypatch.setattr(watching, "MOST_ERRORS", 3)
+
+
+def given_up(server, job):
+    ended = server.until(job, lambda found: not found.active)
+    assert (ended.state, ended.reason, ended.message) == (State.QUEUED, Reason.INTERNAL, watching.GIVEN_UP)
+    attempt = last_attempt(server, job)
+    assert attempt.state is AttemptState.ENDED
+    assert marked(attempt.id) == []
+    return attempt
+
+
+def test_an_attempt_that_cannot_be_prepared_does_not_keep_its_place_for_ever(server, monkeypatch, impatient):
+    job = server.submit()
+    server.place(job)
+    monkeypatch.setattr(watching, "prepare", fails)
+    given_up(server, job)
+
+
+def test_a_running_attempt_that_cannot_be_followed_is_ended(server, monkeypatch, impatient):
+    job = server.submit(steps=500, secrets=("SECRET_X",))
+    server.place(job)
+    server.until(job, working)
+    monkeypatch.setattr(watching, "secrets_of", fails)
+    assert given_up(server, job).exit_code is None
+
+
+def test_an_attempt_whose_rest_cannot_be_taken_in_ends_without_it(server, monkeypatch, impatient):
+    job = server.submit(steps=1)
+    attempt = server.place(job)
+    server.until(job, lambda found: found.state is State.RUNNING)
+    until(lambda: marked(attempt.id) == [])
+    monkeypatch.setattr(watching.Intake, "take", fails)
+    assert given_up(server, job).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("it does not answer"), OperationalError("", {}, Exception("disk I/O error"))],
+    ids=["away", "broken"],
+)
+def test_an_attempt_outlives_an_outage_of_the_database(server, monkeypatch, impatient, error):
+    def away(*_, **__):
+        raise error
+
+    job = server.submit(steps=500)
+    server.place(job)
+    server.until(job, working)
+    attempt, job_then = server.store.live_attempts("me")[0]
+    monkeypatch.setattr(server.store, "write", away)
+    monkeypatch.setattr(watching.Intake, "take", away)
+    for _ in range(watching.MOST_ERRORS + 2):
+        server.watcher._look(attempt, job_then)
+    assert marked(attempt.id)
+
+
+def test_an_attempt_outlives_an_executor_that_does_not_answer(server, monkeypatch, impatient):
+    def away(*_):
+        raise ExecutorError("it does not answer")
+
+    job = server.submit(steps=500)
+    server.place(job)
+    server.until(job, working)
+    stale = server.store.live_attempts("me")[0]
+    monkeypatch.setattr(server.executor, "poll", away)
+    for _ in range(watching.MOST_ERRORS + 2):
+        server.watcher._look(*stale)
+    assert marked(stale[0].id)
+    assert server.store.job(job).state is State.RUNNING
 
 
 def test_secrets_in_a_run_s_words_do_not_reach_the_store(server, monkeypatch):

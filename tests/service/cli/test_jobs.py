@@ -13,8 +13,8 @@ from service.api.app import create_app
 from service.cli.__main__ import main
 from service.cli.jobs import since
 from service.cli.serve import first_token
-from service.jobs.job import Job
-from service.jobs.states import Move, State
+from service.jobs.job import HostShare
+from service.jobs.states import Ending, Move
 from service.settings import read_settings
 from service.store.store import open_store
 
@@ -146,16 +146,17 @@ def test_an_unknown_job_is_one_sentence(finery, verb):
     assert len(err.strip().splitlines()) == 1
 
 
-def end(store, job_id, move):
-    """Move a job to its end as a supervisor would."""
-    job: Job = store.job(job_id)
-    if job.state is State.QUEUED:
-        store.add_event(job_id, "metric", stage="supervised", step=4, metrics={"loss": 0.5})
-        store.move(job_id, move)
+def cancelled(store, job_id):
+    """A job's attempt, which a user cancels, as a supervisor would see it to its end."""
+    attempt = store.start(job_id, (HostShare("here"),), executor="local", holder="me", lease_seconds=30)
+    metric = {"id": 1, "event": "metric", "stage": "supervised", "step": 4, "metrics": {"loss": 0.5}}
+    store.ingest(attempt.id, attempt.fencing, [metric], 1)
+    store.move(job_id, Move.CANCEL)
+    store.end_attempt(attempt.id, attempt.fencing, Ending(Move.STOPPED))
 
 
 def test_following_ends_with_the_job_and_its_exit_code(finery, served, job):
-    threading.Timer(0.3, end, (served[2], job["id"], Move.CANCEL)).start()
+    threading.Timer(0.3, cancelled, (served[2], job["id"])).start()
     code, out, err = finery("logs", "-f", job["id"])
     assert code == EXIT_STOPPED
     assert "cancelled" in out
@@ -163,7 +164,7 @@ def test_following_ends_with_the_job_and_its_exit_code(finery, served, job):
 
 
 def test_events_are_one_json_object_a_line(finery, served, job):
-    end(served[2], job["id"], Move.CANCEL)
+    cancelled(served[2], job["id"])
     code, out, _ = finery("logs", job["id"], "--json")
     events = [json.loads(line) for line in out.splitlines()]
     assert code == EXIT_DONE

@@ -10,7 +10,7 @@ import pytest
 from service.executors.docker import DockerClient, DockerExecutor, container_name, docker
 from service.executors.protocol import ExecutorError, Exited, Gpu, Placement, Running
 from service.settings import Settings
-from tests.service.executors.worlds import docker_world, ended, printed
+from tests.service.executors.worlds import docker_world, ended, printed, until
 
 
 @pytest.fixture
@@ -76,6 +76,26 @@ def test_an_engine_that_does_not_answer_for_a_while_is_not_a_lost_attempt(world)
         world.executor.poll(handle)
     world.engine.broken = False
     assert isinstance(world.executor.poll(handle), Running)
+
+
+def test_a_stop_that_the_engine_did_not_take_begins_when_it_takes_it(world):
+    handle = started(world, world.spec(world.folder, "trap 'exit 75' TERM; echo up; while :; do sleep 0.02; done"))
+    until(lambda: printed(world.executor, handle) == b"up\n")
+    world.engine.broken = True
+    with pytest.raises(ExecutorError, match="engine is broken"):
+        world.executor.stop(handle, grace=0.0)
+    world.engine.broken = False
+    assert isinstance(world.executor.poll(handle), Running), "the kill waits for a SIGTERM that was taken"
+    world.executor.stop(handle, grace=20.0)
+    assert ended(world.executor, handle) == Exited(75, asked=True)
+
+
+def test_a_second_stop_gives_no_more_time(world):
+    handle = started(world, world.spec(world.folder, "trap '' TERM; echo up; while :; do sleep 0.02; done"))
+    until(lambda: printed(world.executor, handle) == b"up\n")
+    world.executor.stop(handle, grace=0.5)
+    world.executor.stop(handle, grace=500.0)
+    assert ended(world.executor, handle) == Exited(-9, asked=True)
 
 
 def test_no_engine_is_told_in_one_sentence(tmp_path):

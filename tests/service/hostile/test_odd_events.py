@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from pipelines.core.events import EVENTS
+from service.attempts import ingesting
 from service.attempts.folders import folders_of
 from service.attempts.ingesting import (
     LONGEST_LINE,
@@ -296,6 +297,30 @@ def test_a_linked_folder_on_the_way_to_the_events_is_not_entered(tmp_path):
     assert read_batch(path, 0, below=mine) == EventBatch([], 0)
     assert newest_event(path, below=mine) is None
     assert list(finished_stages(path, mine)) == []
+
+
+@pytest.mark.parametrize("mode", ["w", "a"], ids=["cut off", "continued"])
+def test_a_cell_s_events_that_change_while_they_are_read_are_not_read_for_ever(tmp_path, monkeypatch, mode):
+    path, read = tmp_path / "events.jsonl", []
+
+    def changing(place, offset, below):
+        read.append(offset)
+        assert len(read) < 2_000, "it reads for ever"
+        with open(path, mode) as file:
+            file.write(json.dumps({**GOOD, "event": "stage_finished", "more": "x" * (len(read) % 2)}) + "\n")
+        return read_batch(place, offset, below=below)
+
+    monkeypatch.setattr(ingesting, "read_batch", changing)
+    assert [stage for stage, _ in finished_stages(path, tmp_path)] == ["s"]
+
+
+def test_all_of_a_long_stream_of_a_cell_is_looked_through(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with open(path, "w") as file:
+        for number in range(1, 61):
+            file.write(json.dumps({**GOOD, "id": number, "event": "stage_finished", "stage": f"s{number}"}) + "\n")
+            file.write(json.dumps({**GOOD, "id": number, "event": "sample", "text": "x" * (LONGEST_LINE - 500)}) + "\n")
+    assert len(dict(finished_stages(path, tmp_path))) == 60
 
 
 @given(values)

@@ -287,6 +287,28 @@ def test_a_server_that_is_killed_anywhere_does_it_again(
     assert not list(settings.home.glob("cache/acme/incoming/*/*"))
 
 
+def test_what_was_set_aside_is_deleted_when_another_job_s_came_first(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what a killed server had set aside would lie there for ever."""
+
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    one, two = job_of("one"), job_of("two")
+    own = leave(settings, one, weights=b"slow")
+    with monkeypatch.context() as patched:
+        patched.setattr(stage_store, "_take", dies)
+        with pytest.raises(Killed):
+            take_over(settings, one)
+    leave(settings, two, weights=b"fast")
+    [mark] = take_over(settings, two)
+    assert take_over(settings, one) == []
+    assert not list(settings.home.glob("cache/acme/incoming/*"))
+    assert os.readlink(own) == str(shared_stages(settings, "acme") / mark)
+    assert (own / "model" / "model.safetensors").read_bytes() == b"fast"
+
+
 def test_another_file_system_gets_a_copy_that_is_looked_through_likewise(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

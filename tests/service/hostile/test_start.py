@@ -149,7 +149,7 @@ def test_probes_tell_apart_that_it_lives_and_that_it_works(served, monkeypatch):
     monkeypatch.setattr(served.service, "stopped", lambda: ["scheduler"])
     assert "'scheduler' has ended" in served.nobody.get("/readyz").json()["detail"]
     monkeypatch.undo()
-    monkeypatch.setattr(served.store, "writable", lambda: False)
+    monkeypatch.setattr(served.store, "writable", lambda **_: False)
     assert served.nobody.get("/readyz").json()["detail"] == "The database cannot be written."
     monkeypatch.undo()
     monkeypatch.setattr(served.store, "healthy", lambda: False)

@@ -69,7 +69,7 @@ def test_whole_bodies_sent_at_once_are_kept_up_to_the_limit_and_no_further(serve
     ]
     refused = at_once(works)
     assert len(refused) >= THREADS - 3
-    assert kept(settings) == stores[0].bytes_used("p") <= MOST
+    assert kept(settings) == stores[0].disk_usage("p").files <= MOST
 
 
 def test_unannounced_chunks_of_many_files_sent_at_once_are_kept_up_to_the_limit(servers, monkeypatch):
@@ -82,7 +82,7 @@ def test_unannounced_chunks_of_many_files_sent_at_once_are_kept_up_to_the_limit(
     ]
     refused = at_once(works)
     assert refused
-    assert kept(settings) == stores[0].bytes_used("p") <= MOST
+    assert kept(settings) == stores[0].disk_usage("p").files <= MOST
 
 
 def test_announcements_at_once_are_granted_up_to_the_limit_before_a_byte_is_sent(servers):
@@ -94,7 +94,7 @@ def test_announcements_at_once_are_granted_up_to_the_limit_before_a_byte_is_sent
         ]
     )
     assert len(refused) == THREADS - 3
-    assert stores[0].bytes_used("p") == 900_000
+    assert stores[0].disk_usage("p").files == 900_000
     assert not (settings.files / "p").exists()
 
 
@@ -118,14 +118,14 @@ def test_a_fetched_file_has_no_more_room_than_the_project(servers):
     with pytest.raises(TooLarge):
         from_url(store, settings, "p", "https://example.org/a.txt", None, "data", get=endless)
     assert sum(written) <= MOST
-    assert kept(settings) == store.bytes_used("p") == 0
+    assert kept(settings) == store.disk_usage("p").files == 0
 
 
 def test_what_was_reserved_and_not_used_is_free_again(servers):
     settings, (store, *_) = servers
     file = begin(store, settings, "p", "a.txt", "data")
     size = asyncio.run(append(store, settings, file, 0, pieces(10)))
-    assert store.bytes_used("p") == size == 10
+    assert store.disk_usage("p").files == size == 10
 
     async def torn():
         yield b"y" * 5
@@ -133,8 +133,8 @@ def test_what_was_reserved_and_not_used_is_free_again(servers):
 
     with suppress(ConnectionError):
         asyncio.run(append(store, settings, file, 10, torn()))
-    assert store.bytes_used("p") == kept(settings) == 15
+    assert store.disk_usage("p").files == kept(settings) == 15
     done = finish(store, settings, store.file(file.id))
     assert (done.bytes, done.reserved) == (15, 15)
     discard(store, settings, done)
-    assert store.bytes_used("p") == 0
+    assert store.disk_usage("p").files == 0

@@ -117,7 +117,7 @@ def test_a_form_is_read_in_any_order_and_any_pieces_and_spooled_nowhere(served, 
     assert (made["bytes"], made["filename"], made["purpose"]) == (len(near), "r\u00f6ws.jsonl", "evals")
     assert client.get(f"/v1/files/{made['id']}/content").content == near
     assert client.get("/v1/files?purpose=fine-tune").json()["data"] == []
-    assert served.store.bytes_used("acme") == len(near)
+    assert served.store.disk_usage("acme").files == len(near)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_the_announced_room_is_reserved_while_the_body_is_on_its_way(served, cli
     length = 2 * MEBIBYTE + 500_000
     start = form(("file", "x.jsonl", ROW), end=False)
     with begun(client, f"Content-Length: {length}", body=start):
-        until(lambda: store.bytes_used("acme") >= length - 100_000)
+        until(lambda: store.disk_usage("acme").files >= length - 100_000)
         body = form(PURPOSE, ("file", "x.jsonl", ROW * (2 * MEBIBYTE // len(ROW))))
         second = client.post("/v1/files", content=body, headers=HEAD)
         assert second.status_code == 413, "both together are more than the project may have"
         assert client.post("/v1/files", content=pieces(body, 60_000), headers=HEAD).status_code == 413
-    until(lambda: store.bytes_used("acme") == 0)
+    until(lambda: store.disk_usage("acme").files == 0)
     assert nothing_left(served)
     assert client.post("/v1/files", content=body, headers=HEAD).status_code == 200
 

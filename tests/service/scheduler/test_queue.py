@@ -1,4 +1,5 @@
 import math
+import time
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -70,3 +71,16 @@ def test_dependents_are_known_until_they_wait_no_longer():
 
 def test_removing_what_is_not_there_is_nothing():
     assert Queue().remove("a") is None
+
+
+def test_jobs_whose_deadlines_pass_together_are_told_once_each_the_earliest_first_and_soon():
+    jobs = [WaitingJob(f"job-{number:05d}", deadline=float(number)) for number in range(20_000)]
+    queue = Queue(reversed(jobs))
+    for job in jobs[:10]:  # leaves an outdated entry of each
+        queue.add(replace(job, priority=1))
+        queue.add(job)
+    begun = time.perf_counter()
+    assert queue.expired(30_000.0) == jobs
+    assert queue.expired(30_000.0) == jobs, "they stay until they are removed"
+    assert time.perf_counter() - begun < 5.0
+    assert queue.expired(5.0) == jobs[:5]

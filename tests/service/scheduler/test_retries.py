@@ -54,22 +54,22 @@ def test_a_lost_host_costs_the_job_no_try_but_not_for_ever():
     assert ending(exit_code=None, losses=20).move is Move.FAIL
 
 
-def test_a_preempted_job_goes_back_at_once_without_a_count_even_when_it_had_to_be_killed():
+def test_a_preempted_job_goes_back_at_once_without_a_count():
     job = replace(JOB, state=State.RECOVERING, reason=Reason.PREEMPTED, retries=9)
-    for found in (ending(job, exit_code=75), ending(job, exit_code=-9, asked=True)):
-        assert (found.move, found.reason, found.preempted, found.counts, found.not_before) == (
-            Move.STOPPED,
-            Reason.PREEMPTED,
-            True,
-            False,
-            0.0,
-        )
+    found = ending(job, exit_code=75)
+    assert (found.move, found.reason, found.preempted, found.counts, found.not_before) == (
+        Move.STOPPED,
+        Reason.PREEMPTED,
+        True,
+        False,
+        0.0,
+    )
 
 
-def test_what_was_killed_because_it_was_asked_to_stop_has_not_failed():
+def test_what_fails_while_it_is_being_paused_has_failed():
     pausing = replace(JOB, state=State.PAUSING)
-    assert ending(pausing, exit_code=-9, asked=True).move is Move.STOPPED
-    assert ending(pausing, exit_code=1, asked=True, reason=Reason.DIVERGED).move is Move.FAIL
+    assert ending(pausing, exit_code=75).move is Move.STOPPED
+    assert ending(pausing, exit_code=1, reason=Reason.DIVERGED).move is Move.FAIL
 
 
 def test_losses_count_back_to_the_last_attempt_that_was_not_lost():

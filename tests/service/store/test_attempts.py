@@ -119,7 +119,6 @@ def test_a_fenced_attempt_can_write_nothing_and_the_next_one_can(store, job):
         lambda: store.publish_model(attempt.id, attempt.fencing, name="m", fingerprint="f", path="/m"),
         lambda: store.attempt_started(attempt.id, attempt.fencing, {}),
         lambda: store.end_attempt(attempt.id, attempt.fencing, STOPPED),
-        lambda: store.add_event(job.id, "warning", fencing=attempt.fencing),
         lambda: store.move(job.id, Move.CANCEL, fencing=attempt.fencing),
     ):
         with pytest.raises(Fenced):

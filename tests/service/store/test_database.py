@@ -1,16 +1,18 @@
+import resource
 import threading
 import time
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine.base import RootTransaction
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from service.jobs.job import JobRequest
 from service.jobs.states import Move, State
 from service.store import database
 from service.store.database import plain_json
-from service.store.errors import Unavailable
+from service.store.errors import NoSpace, Unavailable
 from service.store.store import Store
 
 
@@ -137,6 +139,67 @@ def test_who_cannot_write_for_too_long_is_told_so(store, monkeypatch):
 def test_a_store_knows_whether_its_database_answers(store):
     assert store.healthy()
     assert not Store("postgresql+psycopg://nobody@127.0.0.1:1/none").healthy()
+
+
+def test_a_database_that_may_not_be_written_is_told_apart_from_a_full_one(store):
+    postgresql = store.engine.dialect.name == "postgresql"
+    statement = "SET default_transaction_read_only = on" if postgresql else "PRAGMA query_only = ON"
+    reader = Store(store.engine.url.render_as_string(hide_password=False))
+
+    @event.listens_for(reader.engine, "connect")
+    def forbid(connection, _):
+        connection.cursor().execute(statement)
+        connection.commit()
+
+    with pytest.raises(
+        Unavailable, match="standby, or it was set to be read-only" if postgresql else "is mounted read-only"
+    ) as raised:
+        reader.ensure_project("p")
+    assert not isinstance(raised.value, NoSpace)
+    assert not reader.writable()
+    assert reader.projects() == []
+    reader.close()
+
+
+def test_whether_it_can_be_written_is_found_by_writing_and_changes_nothing(store, monkeypatch):
+    def state(transaction):
+        about = "SELECT version_num, xmin FROM alembic_version" if transaction.postgresql else "PRAGMA user_version"
+        return tuple(transaction.execute(text(about)).one())
+
+    before = store.read(state)
+    if store.engine.dialect.name == "postgresql":
+        assert store.writable()
+        after = store.read(state)
+        assert after[0] == before[0]
+        assert after[1] != before[1], "the row was written"
+        return
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    impatient = Store(store.engine.url.render_as_string())
+    assert impatient.writable()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file takes another byte
+    try:
+        assert not impatient.writable()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert impatient.writable()
+    assert impatient.read(state) == before
+    impatient.close()
+
+
+def test_who_asks_often_whether_it_can_be_written_is_told_without_a_write(store, monkeypatch):
+    assert store.writable()
+    monkeypatch.setattr(store, "write", lambda *_: pytest.fail("it wrote again"))
+    assert store.writable(within=60.0)
+
+
+def test_a_pool_without_a_free_connection_is_a_database_that_does_not_answer(store, monkeypatch):
+    def wait():
+        raise NoConnection("QueuePool limit of size 10 overflow 20 reached")
+
+    monkeypatch.setattr(store.engine, "connect", wait)
+    with pytest.raises(Unavailable, match="every connection to it is in use"):
+        store.projects()
 
 
 def test_json_has_no_numbers_that_a_database_refuses():

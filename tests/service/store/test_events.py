@@ -73,7 +73,7 @@ def test_the_next_attempt_goes_on_where_the_last_one_stopped_reading(store, atte
 def test_ids_have_no_gaps_when_many_write_at_once(store, attempt):
     def write():
         for _ in range(5):
-            store.add_event(attempt.job, "warning", message="x")
+            store.set_priority(attempt.job, 7)
 
     threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
@@ -84,39 +84,35 @@ def test_ids_have_no_gaps_when_many_write_at_once(store, attempt):
 
 
 def test_a_reader_goes_on_from_any_id_and_may_ask_for_kinds(store, attempt):
-    for number in range(5):
-        store.add_event(attempt.job, "warning" if number % 2 else "sample", number=number)
+    kinds = ["sample", "warning", "sample", "warning", "sample"]
+    events = [{"id": number + 1, "event": kind, "number": number} for number, kind in enumerate(kinds)]
+    store.ingest(attempt.id, attempt.fencing, events, 50)
     assert [event.id for event in store.events_after(attempt.job, 4, limit=2)] == [5, 6]
     assert [event.fields["number"] for event in store.events_after(attempt.job, kinds=["warning"])] == [1, 3]
 
 
 def test_who_waits_is_woken_by_another_process_within_a_moment(store, attempt):
     other = Store(store.engine.url.render_as_string(hide_password=False))
-    found = []
-    last = store.job(attempt.job).last_event
-    waiter = threading.Thread(target=lambda: found.append((store.wait_events(attempt.job, last, 10), time.monotonic())))
-    waiter.start()
+    topic, woken = job_topic(attempt.job), []
+    store.changes.version(topic)
     time.sleep(0.6)  # the listener is up
+    seen = store.changes.version(topic)
+    waiter = threading.Thread(target=lambda: woken.append((store.changes.wait(topic, seen, 10), time.monotonic())))
+    waiter.start()
     written = time.monotonic()
-    other.add_event(attempt.job, "warning", message="hello")
+    other.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "started"}], 9)
     waiter.join()
     other.close()
-    ((events, woken),) = found
-    assert [event.fields["message"] for event in events] == ["hello"]
-    assert woken - written < 1.0
-
-
-def test_waiting_ends_empty_handed_after_its_time(store, attempt):
-    begun = time.monotonic()
-    assert store.wait_events(attempt.job, 99, 0.2) == []
-    assert 0.2 <= time.monotonic() - begun < 2
+    ((version, moment),) = woken
+    assert version != seen
+    assert moment - written < 1.0
 
 
 def test_callbacks_hear_of_their_topic_until_they_end(store, attempt):
     heard = []
     end = store.changes.subscribe(job_topic(attempt.job), lambda: heard.append("job"))
     store.changes.subscribe(JOBS, lambda: heard.append("any"))
-    store.add_event(attempt.job, "warning")
+    store.ingest(attempt.id, attempt.fencing, [{"id": 1, "event": "started"}], 9)
     assert {"job", "any"} <= set(heard)
     end()
     heard.clear()

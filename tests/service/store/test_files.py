@@ -56,10 +56,10 @@ def test_the_bytes_of_a_project_count_uploads_on_their_way(store):
     announced = store.create_file("p", "a", "data", bytes=3_000_000_000)
     store.advance_file(store.create_file("p", "b", "data").id, 7)
     store.create_file("q", "c", "data", bytes=100)
-    assert store.bytes_used("p") == 3_000_000_007
+    assert store.disk_usage("p").files == 3_000_000_007
     store.delete_file(announced.id, "p")
-    assert store.bytes_used("p") == 7
-    assert store.bytes_used("nobody") == 0
+    assert store.disk_usage("p").files == 7
+    assert store.disk_usage("nobody").files == 0
 
 
 def test_what_openai_keeps_is_merged(store):
