@@ -28,6 +28,7 @@ from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, show
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.launch import Launch
+from pipelines.core.model_types import positions_of
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
@@ -105,6 +106,43 @@ class Model(Block):
         if self.trust_remote_code:
             self._code_is_pinned()
         return self
+
+    def words(self) -> dict[str, Any] | None:
+        """The config's words, as far as they can be told before anything is opened: those of `architecture`, or of the
+        config.json in the checkpoint's folder. None for a Hub name, for an adapter, for code of its own, and where
+        there is nothing to read."""
+        if self.architecture is not None:
+            return dict(architecture_fields.resolve(self.architecture))
+        folder = Path(self.checkpoint or "")
+        if not folder.is_absolute() or (folder / "adapter_config.json").exists():  # a Hub name, see `_folder_or_name`
+            return None
+        try:
+            words = architecture_fields.saved_words(folder)
+        except (OSError, ValueError):  # opening it says so
+            return None
+        return None if self.trust_remote_code and "auto_map" in words else words
+
+    def heads(self) -> tuple[str, ...] | None:
+        """What can stand on the model, as `Head.kind` calls it; None where that cannot be told before it is opened."""
+        if self.architecture is not None:
+            return architecture_fields.heads(self.architecture)
+        words = self.words()
+        return None if words is None else architecture_fields.heads_of(words)
+
+    def positions(self) -> int | None:
+        """The model's `max_position_embeddings`; None where there is no bound, or nobody knows before it is opened."""
+        words = self.words()
+        return None if words is None else positions_of(words)
+
+    def too_long(self, block: Block, key: str) -> str | None:
+        """Why texts of as many tokens as a block's `key` says are too long for the model, as a sentence without its
+        subject. What a checkpoint's recipe does not say is cut to its positions when it is opened."""
+        length = getattr(block, key)
+        if length is None or (self.checkpoint is not None and key not in block.model_fields_set):
+            return None
+        if (longest := self.positions()) is None or length <= longest:
+            return None
+        return f"is {length}, but the model has max_position_embeddings {longest}"
 
     def shape(self) -> dict[str, Any]:
         """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe
