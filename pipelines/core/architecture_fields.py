@@ -1,4 +1,5 @@
-"""What `model.architecture` may say: a preset with overrides, our own families' words, or a transformers `model_type`.
+"""What `model.architecture` may say: a preset with overrides, our own families' words, or a transformers `model_type`;
+and the same words as a checkpoint's config.json says them.
 
 The words and rules of our own families are those of `pipelines.architectures`, read from there; each mistake is said at
 the recipe key it is about. A preset is a file of `configs/architectures`. `family: rnn` and `family: cnn` have words of
@@ -7,10 +8,12 @@ their own and are model types of their own, `finery-rnn` and `finery-cnn`, so th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pipelines.architectures import configuration_rules, convolutional_rules, recurrent_rules
 from pipelines.architectures.field_rules import FieldRules
@@ -176,6 +179,35 @@ def heads(value: Mapping[str, object]) -> tuple[str, ...]:
     if model_type == OURS:
         return HEADS[str(words.get("family", DEFAULTS["family"]))]
     return model_types()[model_type].heads
+
+
+def heads_of(words: Mapping[str, object]) -> tuple[str, ...] | None:
+    """As `heads`, for the words of a checkpoint's config.json, which nothing has checked; None where nobody knows."""
+    model_type = str(words.get("model_type"))
+    if model_type in OUR_MODEL_TYPES:
+        key, usual = ("family", DEFAULTS["family"]) if model_type == OURS else ("stack", "encoder-decoder")
+        return BASELINE_HEADS.get(model_type, HEADS).get(str(words.get(key, usual)))
+    entry = model_types().get(model_type)
+    return None if entry is None else entry.heads
+
+
+def saved_words(folder: Path) -> dict[str, Any]:
+    """The words of a checkpoint's config.json, `model_type` among them. Raises OSError and ValueError where it cannot
+    be read."""
+    place = folder / "config.json"
+    return dict(_saved(place, place.stat().st_mtime_ns))
+
+
+@lru_cache(64)
+def _saved(place: Path, changed: int) -> dict[str, Any]:
+    """What the file says; the checks of a recipe ask many times."""
+    try:
+        words = json.loads(place.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("its config.json is nested too deeply") from error
+    if not isinstance(words, dict) or not isinstance(words.get("model_type"), str):
+        raise ValueError("its config.json names no model_type")
+    return words
 
 
 def resolve(value: Mapping[str, object]) -> dict[str, object]:

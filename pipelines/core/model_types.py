@@ -79,6 +79,15 @@ def usable_positions(config: object) -> int | None:
     return positions - padding - 1
 
 
+def positions_of(words: Mapping[str, object]) -> int | None:
+    """`max_position_embeddings` of a model of these config words, by the name that its model type has for it; None
+    where there is no bound, or nobody says."""
+    name, entry = "max_position_embeddings", model_types().get(str(words.get("model_type")))
+    own = name if entry is None else entry.aliases.get(name, name)
+    positions = words.get(name, words.get(own))
+    return positions if isinstance(positions, int) and positions > 0 else None
+
+
 def positions_for_text(model: Any) -> int | None:
     """Tokens of the longest text that an open model can read: its positions but those that its virtual tokens take."""
     positions = usable_positions(model.config)

@@ -25,9 +25,10 @@ from pydantic import (
 )
 
 from pipelines.core import architecture_fields
-from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, flatten, server_reference, show
+from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, Position, flatten, server_reference, show
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.launch import Launch
+from pipelines.core.model_types import positions_of
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
 from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
@@ -107,6 +108,43 @@ class Model(Block):
         if self.trust_remote_code:
             self._code_is_pinned()
         return self
+
+    def words(self) -> dict[str, Any] | None:
+        """The config's words, as far as they can be told before anything is opened: those of `architecture`, or of the
+        config.json in the checkpoint's folder. None for a Hub name, for an adapter, for code of its own, and where
+        there is nothing to read."""
+        if self.architecture is not None:
+            return dict(architecture_fields.resolve(self.architecture))
+        folder = Path(self.checkpoint or "")
+        if not folder.is_absolute() or (folder / "adapter_config.json").exists():  # a Hub name, see `_folder_or_name`
+            return None
+        try:
+            words = architecture_fields.saved_words(folder)
+        except (OSError, ValueError):  # opening it says so
+            return None
+        return None if self.trust_remote_code and "auto_map" in words else words
+
+    def heads(self) -> tuple[str, ...] | None:
+        """What can stand on the model, as `Head.kind` calls it; None where that cannot be told before it is opened."""
+        if self.architecture is not None:
+            return architecture_fields.heads(self.architecture)
+        words = self.words()
+        return None if words is None else architecture_fields.heads_of(words)
+
+    def positions(self) -> int | None:
+        """The model's `max_position_embeddings`; None where there is no bound, or nobody knows before it is opened."""
+        words = self.words()
+        return None if words is None else positions_of(words)
+
+    def too_long(self, block: Block, key: str) -> str | None:
+        """Why texts of as many tokens as a block's `key` says are too long for the model, as a sentence without its
+        subject. What a checkpoint's recipe does not say is cut to its positions when it is opened."""
+        length = getattr(block, key)
+        if length is None or (self.checkpoint is not None and key not in block.model_fields_set):
+            return None
+        if (longest := self.positions()) is None or length <= longest:
+            return None
+        return f"is {length}, but the model has max_position_embeddings {longest}"
 
     def shape(self) -> dict[str, Any]:
         """The architecture with its preset written out. The vocabulary's size is the tokenizer's unless the recipe
@@ -324,18 +362,21 @@ class Recipe(Block):
 
     @model_validator(mode="after")
     def _stages_fit(self, info: ValidationInfo) -> Recipe:
-        issues: list[ConfigIssue] = self._unfit_study()
+        issues = self._unfit_study()
+        if (info.context or {}).get("stages_fit", True):
+            issues += self.unfit_stages()
         if issues:
             raise ConfigIssues(issues)
-        if not (info.context or {}).get("stages_fit", True):
-            return self
-        issues += self._unfit_models()
-        if issues:
-            raise ConfigIssues(issues)
-        if self._lost_sources():  # `validated` says so; the stages could not find their models
-            return self
-        for position, stage in enumerate(self.stages):
-            issues += [(("stages", position, *place), message) for place, message in stage.check(self, position)]
+        return self
+
+    def unfit_stages(self) -> list[ConfigIssue]:
+        """What is wrong with the stages beside each other and for the model. One that cannot find its model, and those
+        behind it, are not asked."""
+        issues = [*self._unfit_models()]
+        lost = [*self._lost_sources(), *(int(place[1]) for place, _ in issues)]
+        known = self if not lost else self.model_copy(update={"stages": self.stages[: min(lost)]})
+        for position, stage in enumerate(known.stages):
+            issues += [(("stages", position, *place), message) for place, message in stage.check(known, position)]
         if self.tokenizer is None and self.model.architecture is not None and self.model.architecture.get("vocab_size"):
             issues.append(
                 (
@@ -343,9 +384,7 @@ class Recipe(Block):
                     "is missing: a model from scratch with its own vocab_size needs to be told its tokenizer",
                 )
             )
-        if issues:
-            raise ConfigIssues(issues)
-        return self
+        return issues
 
     def _unfit_study(self) -> list[ConfigIssue]:
         if self.matrix is not None:
@@ -381,13 +420,14 @@ class Recipe(Block):
                     f"'{owner}' is no stage that trains a model. Allowed: {', '.join(models)}",
                 )
 
-    def _lost_sources(self) -> bool:
-        """Whether a `from` names no earlier stage."""
-        return any(
-            stage.source not in (None, START)
-            and stage.source.partition("/")[0] not in [each.id for each in self.stages[:position]]
+    def _lost_sources(self) -> list[int]:
+        """The stages whose `from` names no earlier one, which `validated` says."""
+        return [
+            position
             for position, stage in enumerate(self.stages)
-        )
+            if stage.source not in (None, START)
+            and stage.source.partition("/")[0] not in [each.id for each in self.stages[:position]]
+        ]
 
     def stage(self, stage_id: str) -> Stage:
         """The stage of that id; of `id/task`, the one that left that model. Raises KeyError."""
@@ -447,9 +487,11 @@ def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True)
     issues = _unfit_sources(data, stage_ids(data))
     recipe = None
     try:
-        recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": stages_fit})
+        recipe = Recipe.model_validate(data, context={"folder": folder, "stages_fit": False})
+        issues += recipe.unfit_stages() if stages_fit else []
     except ValidationError as error:
         issues += flatten(error)
+        issues += _beside(data, folder, [place for place, _ in issues]) if stages_fit else []
     places = {place for place, _ in issues}
     within = {place[:depth] for place in places for depth in range(1, len(place))}
     # A list with wrong entries is not too short for them: pydantic says both.
@@ -457,6 +499,37 @@ def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True)
     if issues or recipe is None:
         raise ConfigIssues(issues)
     return recipe
+
+
+WITHOUT_ARGUMENTS = ("from", "objective", "stage", "task", "tuner")
+"""Keys of a stage whose mistakes do not depend on its `arguments`."""
+
+
+def _beside(data: Mapping[str, Any], folder: Path, wrong: Sequence[Position]) -> list[ConfigIssue]:
+    """Mistakes in how stages fit that stand beside those at the `wrong` places, for which there is no recipe to ask.
+
+    Only the stages before the first that is broken are asked, since those behind it may build on it. A stage with wrong
+    `arguments` is none: no other stage reads them, and of its own mistakes those count that have nothing to do with
+    them. What is wrong elsewhere may be the cause of everything else.
+    """
+    if any(place[:1] not in (("name",), ("seed",), ("stages",)) or place == ("stages",) for place in wrong):
+        return []
+    hurt = {place[1] for place in wrong if place[0] == "stages" and place[2:3] == ("arguments",)}
+    broken = [int(place[1]) for place in wrong if place[0] == "stages" and place[2:3] != ("arguments",)]
+    stages = [
+        {key: value for key, value in stage.items() if key != "arguments" or position not in hurt}
+        for position, stage in enumerate(data["stages"][: min(broken, default=None)])
+    ]
+    asked = {**data, "name": "x", "seed": 0, "stages": tuple(stages)}
+    try:
+        recipe = Recipe.model_validate(asked, context={"folder": folder, "stages_fit": False})
+    except ValidationError:  # without a stage, or with arguments that must be given
+        return []
+    return [
+        (place, message)
+        for place, message in recipe.unfit_stages()
+        if place[0] == "stages" and (place[1] not in hurt or (place[2:3] and place[2] in WITHOUT_ARGUMENTS))
+    ]
 
 
 def stage_ids(data: Mapping[str, object]) -> list[str | None]:

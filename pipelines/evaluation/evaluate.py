@@ -108,8 +108,13 @@ class Evaluate(PolicyKeys, Stage):
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         unnamed = [name for name in self.tasks if name not in (self.benchmarks or ())]
-        if unnamed:
-            return [(("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed]
+        return [
+            *((("tasks", name), f"is not scored; add '{name}' to 'benchmarks'") for name in unnamed),
+            *self._unfit(recipe, position),
+        ]
+
+    def _unfit(self, recipe: Recipe, position: int) -> list[ConfigIssue]:
+        """Mistakes in what is measured, of which one is about the whole and comes alone."""
         if self.retrieval is not None and (policy.asked(self) or self.few_shot is not None):
             sentence = (
                 "is for benchmarks of the kind qa that a model was trained on, and none is scored here; leave it out"

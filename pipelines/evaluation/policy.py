@@ -17,6 +17,7 @@ from pipelines.core.recipe import START, Recipe, RewardField, Stage
 from pipelines.core.registry import TASK_KINDS, nearest
 from pipelines.core.reward_field import reward_content, reward_mistakes, reward_reads
 from pipelines.data.prompts import Prompts
+from pipelines.models.heads import writing_kinds
 from pipelines.tasks.evaluation import BenchmarkChoice
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def writes(recipe: Recipe, model: str) -> str | None:
     it may."""
     if model == START:
         if recipe.model.architecture is None:
-            return None  # its config tells when it is opened
+            return None if writing_kinds(recipe.model) else "does not write texts token by token"
         return "is built from scratch and has learnt nothing yet"
     stage: Any = recipe.stage(model)
     if not stage.trains:

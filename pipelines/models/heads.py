@@ -7,7 +7,7 @@ what the head is to readers of a model card.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,20 +144,26 @@ def family_of(config: PreTrainedConfig) -> Family:
     """Encoder, decoder or encoder-decoder: by the config's own word, by its head, by what transformers opens it as."""
     from transformers.models.auto import modeling_auto
 
-    for word in ("family", "stack"):  # those of our own families
-        if (own := getattr(config, word, None)) in FAMILY_HEADS:
-            return own  # type: ignore[no-any-return]
-    if getattr(config, "is_encoder_decoder", False):
-        return "encoder-decoder"
-    heads = getattr(config, "architectures", None) or []
-    if getattr(config, "is_decoder", False) or any("CausalLM" in head or "LMHead" in head for head in heads):
-        return "decoder"
     masked = config.model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return "decoder" if causal and not masked else "encoder"
+    kinds = ("masked_lm",) * masked + ("causal_lm",) * causal
+    return _family(lambda word: getattr(config, word, None), kinds)
 
 
-WRITERS = ("causal_lm", "seq2seq_lm")
+def _family(word: Callable[[str], Any], kinds: Collection[str]) -> Family:
+    """As `family_of`; `word` gives a word of the config, and `kinds` are those that transformers opens it as."""
+    for own in FAMILY_HEADS:
+        if own in (word("family"), word("stack")):  # those of our own families
+            return own
+    if word("is_encoder_decoder"):
+        return "encoder-decoder"
+    classes = word("architectures") or []
+    if word("is_decoder") or any("CausalLM" in name or "LMHead" in name for name in classes):
+        return "decoder"
+    return "decoder" if "causal_lm" in kinds and "masked_lm" not in kinds else "encoder"
+
+
+WRITERS: tuple[HeadKind, ...] = ("causal_lm", "seq2seq_lm")
 
 
 def writing_head_of(architecture: Mapping[str, Any]) -> Head | None:
@@ -168,6 +174,20 @@ def writing_head_of(architecture: Mapping[str, Any]) -> Head | None:
     if "seq2seq_lm" in heads and not words.get("bidirectional_decoder"):
         return Head("seq2seq_lm")
     return None
+
+
+def writing_kinds(model: Model) -> tuple[HeadKind, ...]:
+    """The kinds of head with which the recipe's model may write token by token, as far as the recipe tells: both where
+    nobody knows, none where it cannot. Of a checkpoint it is what `of_checkpoint` will say."""
+    if model.architecture is not None:
+        head = writing_head_of(model.architecture)
+        return () if head is None else (head.kind,)
+    words, heads = model.words(), model.heads()
+    if words is None or heads is None:
+        return WRITERS
+    both = words.get("is_encoder_decoder", "seq2seq_lm" in heads)
+    head = WRITING_HEADS.get(_family({**words, "is_encoder_decoder": both}.get, heads))
+    return () if head is None or words.get("bidirectional_decoder") else (head.kind,)
 
 
 WRITING_HEADS: dict[Family, Head] = {family: head for family, head in FAMILY_HEADS.items() if family != "encoder"}

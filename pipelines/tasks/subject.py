@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from pipelines.architectures.arithmetic import WORD_HEADS
-from pipelines.core import architecture_fields
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.costs import Example
 from pipelines.core.interfaces import Head, Pooling
@@ -120,11 +119,10 @@ class Subject(Block):
 
     def learning_mistakes(self, name: str, recipe: Recipe) -> Iterable[ConfigIssue]:
         """What is wrong with the subject for the recipe's model, places relative to the subject."""
-        shape = recipe.model.architecture
-        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
+        words, heads = recipe.model.words(), recipe.model.heads()
         own_lengths = self.max_source_length is not None and self.max_target_length is not None
-        if isinstance(longest, int) and longest < self.max_length and not own_lengths:
-            yield ("max_length",), f"is {self.max_length}, but the model has max_position_embeddings {longest}"
+        if not own_lengths and (why := recipe.model.too_long(self, "max_length")) is not None:
+            yield ("max_length",), why
         task = self.resolved(name)
         if "train" not in task.splits and task.trained_by is not None:
             yield (
@@ -137,18 +135,14 @@ class Subject(Block):
         yield from class_key_issues(self, task)
         if (
             self.pooling is not None
-            and shape
+            and words is not None
             and not self.as_text
-            and (why := pooling_misfit(self.pooling, architecture_fields.resolve(shape)))
+            and (why := pooling_misfit(self.pooling, words))
         ):
             yield ("pooling",), why
         if any(place == ("task",) for place, _ in issues):  # which says it better
             return
-        if (
-            shape
-            and kind.head_kind != "seq2seq_lm"
-            and kind.head_kind not in (heads := architecture_fields.heads(shape))
-        ):
+        if heads is not None and kind.head_kind != "seq2seq_lm" and kind.head_kind not in heads:
             yield (
                 ("task",),
                 f"needs a {kind.head_kind.replace('_', ' ')} head; this architecture has {', '.join(heads)}",
@@ -239,10 +233,10 @@ def wrong_count(weights: Sequence[float], names: Sequence[str]) -> str:
 
 def auxiliary_lm_issues(subject: Subject, recipe: Recipe) -> Iterable[ConfigIssue]:
     """The issue where `auxiliary_lm` is asked for of a model that has no such loss."""
-    shape = recipe.model.architecture
-    if subject.auxiliary_lm is None or not shape:
+    words = recipe.model.words()
+    if subject.auxiliary_lm is None or words is None:
         return
-    if sentence := unfit_for_auxiliary_lm(architecture_fields.resolve(shape)):
+    if sentence := unfit_for_auxiliary_lm(words):
         yield ("auxiliary_lm",), sentence
 
 

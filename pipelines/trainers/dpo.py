@@ -67,7 +67,7 @@ class DPO(PreferenceSubject, Stage):
         yield from self.preference_mistakes(self.id, recipe)
         yield from tuning.policy_issues(self, recipe)
         yield from dpo_settings.issues(self, recipe)
-        yield from tuning.issues(self, recipe, tuning.head_kind(recipe), self.max_length)
+        yield from tuning.issues(self, recipe, tuning.head_kind(self, recipe), self.max_length)
 
     def content(self, recipe: Recipe) -> dict[str, str]:
         return self.preference_content(self.id)
@@ -86,7 +86,7 @@ class DPO(PreferenceSubject, Stage):
         return self.needed_tokens()
 
     def cost(self, planning: Planning) -> StagePlan:
-        head, rows = tuning.planned_head(planning.recipe), self.known_rows()
+        head, rows = tuning.planned_head(self, planning.recipe), self.known_rows()
         if not self.arguments.needs_reference:
             return self.preference_cost(planning, head, rows)
         if self.arguments.precompute_ref_log_probs:

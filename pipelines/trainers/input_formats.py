@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
 from pipelines.core.model_types import model_types, sees_ahead
@@ -43,7 +42,7 @@ def tokens_of(wanted: InputFormat | None) -> tuple[str, ...]:
 
 def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
     """What is wrong with the stage's `input_format`, as far as the recipe tells."""
-    wanted, task, shape = stage.input_format, stage.resolved(stage.id), recipe.model.architecture
+    wanted, task, words = stage.input_format, stage.resolved(stage.id), recipe.model.words()
     if wanted is None:
         return
     place, block = ("input_format",), TASK_KINDS.load(task.kind)
@@ -62,7 +61,7 @@ def mistakes(stage: Any, recipe: Recipe) -> Iterable[ConfigIssue]:
             f"adds {len(TOKENS)} tokens whose embeddings must learn, and the tuner {stage.tuner.name} freezes "
             "them; use the tuner full",
         )
-    if shape and (why := misfit(wanted, architecture_fields.resolve(shape))) is not None:
+    if words is not None and (why := misfit(wanted, words)) is not None:
         yield place, why
 
 

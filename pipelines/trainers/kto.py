@@ -86,7 +86,7 @@ class KTO(PreferenceSubject, Stage):
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from self.preference_mistakes(self.id, recipe)
         yield from tuning.policy_issues(self, recipe)
-        yield from tuning.issues(self, recipe, tuning.head_kind(recipe), self.max_length)
+        yield from tuning.issues(self, recipe, tuning.head_kind(self, recipe), self.max_length)
         yield from dpo_settings.temperature_issues(self, recipe)
         yield from model_selection.issues(self.early_stopping_patience, self.arguments)
         if self.arguments.precompute_ref_batch_size and not self.arguments.precompute_ref_log_probs:
@@ -118,7 +118,7 @@ class KTO(PreferenceSubject, Stage):
         )
         return self.preference_cost(
             planning,
-            tuning.planned_head(planning.recipe),
+            tuning.planned_head(self, planning.recipe),
             None if pairs is None else 2 * pairs,
             sequences=1,
             forwards=sum(passes.values()),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import PROMPT_LENGTH, Example
 from pipelines.core.errors import DataError, IncompatibleError
@@ -102,17 +101,16 @@ class PPO(Stage):
         yield from unfit
         if unfit:
             return
-        shape, kind = recipe.model.architecture, tuning.head_kind(recipe)
+        kind, longest = tuning.head_kind(self, recipe), recipe.model.positions()
         both = kind != tuning.DECODER
-        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
-        length, written = self.prompts.max_length, self.arguments.response_length
-        if isinstance(longest, int) and (written if both else written + (length or 1)) > longest:
+        length, written = tuning.prompt_length(self.prompts, recipe), self.arguments.response_length
+        if longest is not None and (written if both else written + (length or 1)) > longest:
             beside = "" if both or length is None else f" behind prompts of {length} tokens"
             yield (
                 ("arguments", "response_length"),
                 f"is {written}{beside}, but the model has max_position_embeddings {longest}",
             )
-        if isinstance(longest, int) and self.datasets and self.block_size > longest:
+        if longest is not None and self.datasets and self.block_size > longest:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         yield from self._unfit_keys(both)
         yield from tuning.issues(self, recipe, kind, written + (length or 0))
@@ -201,7 +199,7 @@ class PPO(Stage):
 
     def cost(self, planning: Planning) -> StagePlan:
         """Its examples are completions, learnt from `num_ppo_epochs` times."""
-        s, head = self.arguments, tuning.planned_head(planning.recipe)
+        s, head = self.arguments, tuning.planned_head(self, planning.recipe)
         notes = [
             *planning.notes,
             f"at most: every completion is counted with response_length {s.response_length}, and its sampling as the "

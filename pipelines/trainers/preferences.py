@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 
 from pipelines.architectures.arithmetic import WORD_HEADS
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.costs import Example
 from pipelines.core.errors import DataError
@@ -111,12 +110,9 @@ class PreferenceSubject(Stage):
                 ("datasets", position, "from"),
                 f"'{reference.source}' {wrong}.{nearest(reference.source, writers)} {remedy}",
             )
-        shape = recipe.model.architecture
-        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
         for key in ("max_length", "max_prompt_length"):
-            given = getattr(self, key)
-            if isinstance(longest, int) and given is not None and longest < given:
-                yield (key,), f"is {given}, but the model has max_position_embeddings {longest}"
+            if (why := recipe.model.too_long(self, key)) is not None:
+                yield (key,), why
 
     def preference_reads(self) -> tuple[str, ...]:
         """Ids of the stages that wrote what is learnt."""

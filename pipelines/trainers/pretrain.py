@@ -97,9 +97,8 @@ class Pretrain(Stage):
     trains: ClassVar[bool] = True
 
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
-        shape = recipe.model.architecture
-        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
-        if isinstance(longest, int) and longest < self.block_size:
+        words, longest = recipe.model.words(), recipe.model.positions()
+        if longest is not None and longest < self.block_size:
             yield ("block_size",), f"is {self.block_size}, but the model has max_position_embeddings {longest}"
         if self.arguments.eval_strategy != "no":
             yield ("arguments", "eval_strategy"), "is not offered here: pretraining holds no rows back; leave it out"
@@ -125,8 +124,8 @@ class Pretrain(Stage):
                 ("cross_document_attention",),
                 f"is false, but {objective.name} cannot keep documents apart; leave it out",
             )
-        if shape:
-            yield from self._unfit(architecture_fields.resolve(shape), architecture_fields.heads(shape))
+        if words is not None:
+            yield from self._unfit(words, recipe.model.heads())
         yield from tuning.issues(self, recipe, objective.head.kind, self.block_size)
 
     def _unfit_datasets(self) -> Iterator[ConfigIssue]:
@@ -231,9 +230,9 @@ class Pretrain(Stage):
                 taken = max(1, objective.raw_length(self.block_size))
                 examples = sum(size for size in sizes if size is not None) // BYTES_PER_TOKEN // taken
                 notes.append(f"about {examples:,} blocks of text, taking a token for {BYTES_PER_TOKEN} bytes")
-        shape = planning.recipe.model.architecture
-        if shape and not self.cross_document_attention and objective.by_sequences:
-            why = takes_sequences(architecture_fields.resolve(shape))
+        words = planning.recipe.model.words()
+        if words is not None and not self.cross_document_attention and objective.by_sequences:
+            why = takes_sequences(words)
             notes += [] if why is None else [f"documents are kept apart by masks: finery_varlen {why}"]
         plan = planning.training(self, objective.head, objective.example(self.block_size), examples, notes)
         return replace(plan, notes=(*plan.notes, *self._planned_epochs(plan)))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import Stage
@@ -92,11 +91,7 @@ class Reward(PreferenceSubject, Stage):
                 "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out",
             )
         yield from model_selection.issues(self.early_stopping_patience, self.arguments)
-        if (
-            self.chat_template is not None
-            and (shape := recipe.model.architecture)
-            and reads_pairs(architecture_fields.resolve(shape))
-        ):
+        if self.chat_template is not None and (words := recipe.model.words()) is not None and reads_pairs(words):
             yield ("chat_template",), f"{ONE_TEXT}; leave it out"
         yield from tuning.issues(self, recipe, HEAD.kind, self.max_length)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, Pick
 from pipelines.core.costs import PROMPT_LENGTH, Example
 from pipelines.core.errors import DataError
@@ -163,11 +162,10 @@ class GroupSampling(Stage):
     def check(self, recipe: Recipe, position: int) -> Iterable[ConfigIssue]:
         yield from reward_mistakes(self.reward, recipe, self)
         arguments = self.arguments
-        written, length = arguments.max_completion_length, self.prompts.max_length or 0
+        written, length = arguments.max_completion_length, tuning.prompt_length(self.prompts, recipe) or 0
         yield from issues(self, recipe, written + length)
-        shape = recipe.model.architecture
-        longest = architecture_fields.resolve(shape).get("max_position_embeddings") if shape else None
-        if isinstance(longest, int) and written + max(length, 1) > longest:
+        longest = recipe.model.positions()
+        if longest is not None and written + max(length, 1) > longest:
             behind = f" behind prompts of {length} tokens" if length else ""
             yield (
                 ("arguments", "max_completion_length"),

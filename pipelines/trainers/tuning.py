@@ -16,7 +16,7 @@ from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import usable_positions
 from pipelines.core.recipe import START
 from pipelines.core.registry import TUNERS, nearest
-from pipelines.models.heads import WRITERS, read_by, writing_head_of
+from pipelines.models.heads import WRITERS, read_by, writing_kinds
 from pipelines.models.open_once import open_once
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context
     from pipelines.core.recipe import Recipe, Stage
     from pipelines.core.training_arguments import TrainingArguments
+    from pipelines.data.prompts import Prompts
     from pipelines.tuners.tuner import TunerBlock
 
 
@@ -41,16 +42,15 @@ class TrainingStage(Protocol):
 
 def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Iterable[ConfigIssue]:
     """Why the tuner cannot serve this stage, as far as the recipe tells. `longest` is the longest text it will see."""
-    shape = recipe.model.architecture
-    words = architecture_fields.resolve(shape) if shape else None
+    words = recipe.model.words()
     if words is not None and (why := misfit(stage.tuner, words, head)) is not None:
         yield ("tuner",), f"is {stage.tuner.name}, which {why}"
     if words is not None and _is_baseline(words) and stage.arguments.activation_checkpointing:
         key = ("arguments", "activation_checkpointing")
         yield key, "is true, which is for the layers of transformers; leave it out for families rnn and cnn"
-    positions = (words or {}).get("max_position_embeddings")
     taken = stage.tuner.positions
-    if taken and isinstance(positions, int) and positions - taken < longest <= positions:
+    positions = recipe.model.positions() if taken and recipe.model.checkpoint is None else None  # else texts are cut
+    if positions is not None and positions - taken < longest <= positions:
         yield (
             ("tuner",),
             (
@@ -91,8 +91,7 @@ def profile_issues(stage: TrainingStage, recipe: Recipe, profile: str) -> Iterab
     """Why a stage cannot run under a profile of `launch`, as far as the recipe tells; places relative to the stage."""
     if profile not in DIVIDING:
         return
-    shape = recipe.model.architecture
-    if shape and _is_baseline(architecture_fields.resolve(shape)):
+    if _is_baseline(recipe.model.words() or {}):
         yield ("tuner",), f"trains {UNDIVIDED.format(profile)}"
     yield from sharding_issues(stage) if profile == "fsdp2" else _zero_issues(stage, profile)
 
@@ -268,20 +267,31 @@ WHY = {
 
 def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITERS) -> Iterable[ConfigIssue]:
     """Whether the recipe's model can be a policy, as far as the recipe tells; places relative to the stage."""
-    shape = recipe.model.architecture
-    if shape is not None and ((head := writing_head_of(shape)) is None or head.kind not in allowed):
+    if not {*_policy_heads(stage, recipe)} & {*allowed}:
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
-def head_kind(recipe: Recipe) -> HeadKind:
+def _policy_heads(stage: Stage, recipe: Recipe) -> tuple[HeadKind, ...]:
+    """The kinds of head that the policy may have, as far as the recipe tells: that of the pretraining before it, or
+    those with which the recipe's model writes."""
+    left = next((each.head_left() for each in recipe.lineage(stage) if each.stage == "pretrain"), None)
+    return (left.kind,) if left is not None and left.kind in WRITERS else writing_kinds(recipe.model)
+
+
+def head_kind(stage: Stage, recipe: Recipe) -> HeadKind:
     """The kind of head that the policy has, as far as the recipe tells; a decoder's where it does not."""
-    head = writing_head_of(recipe.model.architecture) if recipe.model.architecture is not None else None
-    return DECODER if head is None else head.kind
+    return next(iter(_policy_heads(stage, recipe)), DECODER)
 
 
-def planned_head(recipe: Recipe) -> Head:
+def prompt_length(prompts: Prompts, recipe: Recipe) -> int | None:
+    """Tokens of a prompt as far as a recipe is refused for them: those of a checkpoint are counted once it is open, for
+    they may be shorter than `max_length`."""
+    return prompts.max_length if recipe.model.checkpoint is None else None
+
+
+def planned_head(stage: Stage, recipe: Recipe) -> Head:
     """The head that the policy is taken to have before its model is opened."""
-    return Head(head_kind(recipe))
+    return Head(head_kind(stage, recipe))
 
 
 def writing_head(context: Context) -> Head:

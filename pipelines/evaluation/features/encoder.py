@@ -68,11 +68,9 @@ class EncoderFeatures(Features):
         return self.layer == MIX
 
     def issues(self, recipe: Recipe, model: str) -> Iterable[ConfigIssue]:
-        shape = recipe.model.architecture
-        if shape is None or self.layer == MIX:
+        layers = (recipe.model.words() or {}).get("num_hidden_layers")
+        if self.layer == MIX:
             return
-        words = architecture_fields.resolve(shape)
-        layers = words.get("num_hidden_layers")
         if isinstance(layers, int) and int(self.layer) > layers:
             yield ("layer",), f"is {self.layer}, but the model has {layers} layers; 0 to {layers}, -1 or mix"
 

@@ -469,8 +469,7 @@ def _words(recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
     local = Path(source) / "config.json"
     try:
         if local.is_file():
-            config: dict[str, Any] = json.loads(local.read_text(encoding="utf-8"))
-            return {**config, "model_type": config["model_type"]}, []  # a KeyError says that it is no config
+            return architecture_fields.saved_words(local.parent), []
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(source, revision=recipe.model.revision, trust_remote_code=False).to_dict()

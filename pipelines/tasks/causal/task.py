@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head, HeadKind, Rows
@@ -132,11 +131,10 @@ class Causal(TaskKind):
                 f"gives each block a mask of its own, which the virtual tokens of {tuner.name} have no place "
                 "in; leave it out",
             )
-        shape = recipe.model.architecture
-        if shape is None:
+        words = recipe.model.words()
+        if words is None:
             return
-        words = architecture_fields.resolve(shape)
-        if (why := unfit(words, architecture_fields.heads(shape))) is not None:
+        if (why := unfit(words, recipe.model.heads() or ())) is not None:
             yield ("task",), why
         elif subject.packing and (why := takes_masks(words)) is not None:
             yield ("packing",), why

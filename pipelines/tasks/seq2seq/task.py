@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
@@ -79,24 +78,19 @@ class Seq2Seq(TaskKind):
                 f"is {objective.name}, which learns from text alone; a task of pairs takes one of {fit}",
             )
             return
-        shape = recipe.model.architecture
-        if shape is None:
-            return
-        if objective.head.kind not in (heads := architecture_fields.heads(shape)):
+        words, heads = recipe.model.words(), recipe.model.heads()
+        if heads is not None and objective.head.kind not in heads:
             yield (
                 ("task",),
                 f"is a task of pairs, which needs a model that writes ({objective.head.kind}); this "
                 f"architecture has {', '.join(heads)}",
             )
             return
-        words = architecture_fields.resolve(shape)
-        if (why := objective.misfit(words)) is not None:
+        if words is not None and (why := objective.misfit(words)) is not None:
             yield ("objective",), f"is {objective.name}, which {why}"
-        positions = words.get("max_position_embeddings")
         for key in ("max_source_length", "max_target_length"):
-            given = getattr(subject, key)
-            if isinstance(positions, int) and isinstance(given, int) and positions < given:
-                yield (key,), f"is {given}, but the model has max_position_embeddings {positions}"
+            if (why := recipe.model.too_long(subject, key)) is not None:
+                yield (key,), why
 
     @classmethod
     def training_head(cls, subject: Subject, task: LabelledTask) -> Head:

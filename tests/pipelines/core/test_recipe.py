@@ -75,6 +75,56 @@ stages:
 
 
 HELD = "names what a server holds; hand the recipe in with: finery submit"
+UNFIT = """\
+name: two
+model: {architecture: {preset: bert-mini}}
+stages:
+  - {stage: pretrain, objective: causal_lm, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 20}}
+  - {stage: supervised, task: glue/mrpc, tuner: {name: lora, r: 8}, arguments: {num_train_epochs: 1}}
+  - {stage: evaluate, benchmarks: [glue/mrcp]}
+  - {stage: publish, to: "hub:", require: {"glue/sst2.accuracy": ">= 0.8"}}
+"""
+"""Four stages that are right by themselves, and fit neither the model nor each other."""
+MINE = "{kind: preference, train: builtin/python-docs, name: preferences}"
+OBJECTIVE, BENCHMARK, TO, REQUIRE = (
+    "stages.pretrain.objective",
+    "stages.evaluate.benchmarks[0]",
+    "stages.publish.to",
+    "stages.publish.require.glue/sst2.accuracy",
+)
+
+
+def keys_of(found: list[str]) -> list[str]:
+    return [each.split("  ")[1].split(": ")[0] for each in found]
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (("max_steps", "max_steps"), [OBJECTIVE, BENCHMARK, TO, REQUIRE]),
+        (("max_steps", "max_step"), [OBJECTIVE, "stages.pretrain.arguments.max_step", BENCHMARK, TO, REQUIRE]),
+        (("num_train_epochs: 1", "num_train_epochs: many"), ["stages.supervised.arguments.num_train_epochs"]),
+        (("name: two", "name: two!"), ["name", OBJECTIVE, BENCHMARK, TO, REQUIRE]),
+        # what stands behind a stage that nobody knows may build on it
+        (("task: glue/mrpc", "task: glue/mrcp"), [OBJECTIVE, "stages.supervised.task"]),
+        (("{stage: evaluate,", "{stage: evaluate, from: pretrian,"), [OBJECTIVE, "stages.evaluate.from"]),
+        (("[glue/mrcp]}", f"[glue/mrcp], tasks: {{mine: {MINE}}}}}"), [BENCHMARK, "stages.evaluate.tasks.mine"]),
+        (("objective: causal_lm", "objective: casual_lm"), ["stages.pretrain.objective.name"]),
+        # and a model that nobody knows may fit
+        (("bert-mini", "bert-mni"), ["model.architecture.preset"]),
+    ],
+)
+def test_stages_that_do_not_fit_are_reported_beside_what_is_wrong_in_others(change, keys) -> None:
+    found = mistakes(UNFIT.replace(*change))
+    assert set(keys) <= set(keys_of(found))
+    if change[0] not in ("num_train_epochs: 1", "[glue/mrcp]}"):
+        assert sorted(keys_of(found)) == sorted(keys)
+
+
+def test_nothing_is_told_of_a_stage_that_wrong_arguments_may_have_caused() -> None:
+    streamed = "{path: builtin/python-docs, streaming: true}"
+    text = UNFIT.replace("{path: builtin/python-docs}", streamed).replace("max_steps", "max_step")
+    assert "stages.pretrain.arguments.max_steps" not in keys_of(mistakes(text))
 
 
 @pytest.mark.parametrize(

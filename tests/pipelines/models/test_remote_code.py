@@ -131,7 +131,7 @@ def test_telling_a_policys_head_runs_no_code_without_leave_either(
 ) -> None:
     place = odd(tmp_path / "odd")
     policy = loads(
-        f"name: x\nmodel: {{checkpoint: {place}}}\nstages:\n  - {{stage: ppo, prompts: {{path: builtin/python-docs, text: text}}, reward: {{name: keyword, words: [a]}}}}\n"
+        f"name: x\nmodel: {{checkpoint: {place}}}\nstages:\n  - {{stage: ppo, prompts: {{path: builtin/python-docs, text: text}}, reward: {{name: keyword, words: [a]}}, arguments: {{response_length: 8}}}}\n"
     )
     with pytest.raises(ModelError, match="trust_remote_code"):
         heads.read_by(policy, "model", {})

@@ -230,8 +230,9 @@ def test_only_decoders_are_trained_by_trl(folder, stage, shape):
 
 
 def test_an_encoder_decoder_from_a_checkpoint_is_refused_when_it_is_opened(folder, context):
-    tiny.build("bart", Head("seq2seq_lm")).save_pretrained(str(folder / "bart"))
+    (folder / "bart").mkdir()
     text = f"name: x\nmodel: {{checkpoint: {folder / 'bart'}}}\ntokenizer: {{train: wordpiece}}\nstages:\n  - {{stage: grpo, {KEYS['grpo']}}}\n"
-    recipe = loads(text, folder=folder)
+    recipe = loads(text, folder=folder)  # nobody can tell yet what the folder will hold
+    tiny.build("bart", Head("seq2seq_lm")).save_pretrained(str(folder / "bart"))
     with pytest.raises(ModelError, match="which TRL trains for decoders alone"):
         recipe.stages[0].run(given_to(context, recipe, "grpo"))

@@ -177,12 +177,13 @@ def loaded(architecture, stage=f"{{stage: dpo, {TASK}}}", before=""):
     [("{preset: gpt-tiny, max_position_embeddings: 512}", "causal_lm"), ("{family: encoder-decoder}", "seq2seq_lm")],
 )
 def test_the_head_is_that_of_the_recipes_model(shape, kind):
-    assert tuning.head_kind(loaded(shape)) == kind
+    recipe = loaded(shape)
+    assert tuning.head_kind(recipe.stages[-1], recipe) == kind
 
 
-def test_a_checkpoint_is_a_decoder_until_it_is_opened():
+def test_a_checkpoint_of_the_hub_is_a_decoder_until_it_is_opened():
     recipe = loads(f"name: x\nmodel: {{checkpoint: some/model}}\nstages:\n  - {{stage: dpo, {TASK}}}\n")
-    assert tuning.head_kind(recipe) == "causal_lm"
+    assert tuning.head_kind(recipe.stages[-1], recipe) == "causal_lm"
 
 
 def asking(recipe, folders, asked):
