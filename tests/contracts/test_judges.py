@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -42,16 +41,14 @@ def recipe_with(judge: str) -> Recipe:
 
 
 @pytest.fixture(params=list(JUDGES))
-def judge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+def judge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The judge of its first example, with a tiny model and an endpoint that always answers A."""
     answer = {"choices": [{"message": {"content": "A"}}], "usage": {}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer))
     monkeypatch.setattr(endpoint, "connector", lambda: lambda connections: transport)
     recipe = recipe_with(examples_of(request.param)[0])
     context = writing_context(stage_id="feedback", recipe=recipe, cache=tmp_path, stop=StopSignal())
-    judge = recipe.stages[1].judge.open(context)
-    yield judge
-    judge.close()
+    return recipe.stages[1].judge.open(context)
 
 
 @every_judge

@@ -80,7 +80,7 @@ def test_a_recipe_is_submitted_with_its_files_and_its_folder_becomes_a_name(fine
     assert "called mini" in err
     assert [each.partition("=")[0] for each in job["overrides"]] == ["stages[1].to", "stages[0].task.train"]
     (file,) = [each for each in served[2].files(None, limit=10) if each.filename == "train.csv"]
-    assert job["overrides"][1].endswith(f"file:{file.id}")
+    assert job["overrides"][1].endswith(f'"file:{file.id}"')
     again = json.loads(finery("submit", recipe, "--priority", 3, "--json", "--key", "once")[1])
     assert again["id"] == job["id"]
 
