@@ -491,11 +491,10 @@ def validated(data: Mapping[str, object], folder: Path, stages_fit: bool = True)
         issues += recipe.unfit_stages() if stages_fit else []
     except ValidationError as error:
         issues += flatten(error)
+        within = {place[:depth] for place, _ in issues for depth in range(1, len(place))}
+        # A list with wrong entries is not too short for them: pydantic says both.
+        issues = [(place, text) for place, text in issues if not (place in within and TOO_SHORT.match(text))]
         issues += _beside(data, folder, [place for place, _ in issues]) if stages_fit else []
-    places = {place for place, _ in issues}
-    within = {place[:depth] for place in places for depth in range(1, len(place))}
-    # A list with wrong entries is not too short for them: pydantic says both.
-    issues = [(place, text) for place, text in issues if not (place in within and TOO_SHORT.match(text))]
     if issues or recipe is None:
         raise ConfigIssues(issues)
     return recipe

@@ -121,6 +121,13 @@ def test_stages_that_do_not_fit_are_reported_beside_what_is_wrong_in_others(chan
         assert sorted(keys_of(found)) == sorted(keys)
 
 
+def test_stages_that_do_not_fit_are_reported_where_every_stage_has_a_mistake_of_its_own() -> None:
+    text = UNFIT.replace("max_steps", "max_step").replace("glue/mrpc,", "glue/mrcp,").replace("[glue/mrcp]", "wrong")
+    found = keys_of(mistakes(text.replace('"glue/sst2.accuracy"', "accuracy")))
+    assert {OBJECTIVE, "stages.pretrain.arguments.max_step", "stages.supervised.task"} <= set(found)
+    assert "stages" not in found
+
+
 def test_nothing_is_told_of_a_stage_that_wrong_arguments_may_have_caused() -> None:
     streamed = "{path: builtin/python-docs, streaming: true}"
     text = UNFIT.replace("{path: builtin/python-docs}", streamed).replace("max_steps", "max_step")
