@@ -1,4 +1,4 @@
-"""The Typer application of `finery`, and the options that several verbs share."""
+"""The Typer application of `finery`, the options that several verbs share, and the form of a failure as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pipelines.core.errors import EXIT_STOPPED, EXIT_USAGE
 
 app = typer.Typer(
     name="finery",
@@ -48,6 +50,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Values to change, such as stages.mrpc.seed=1.", show_default=False),
 ]
+
+
+def failure(code: int, message: str, reason: str | None) -> dict[str, object]:
+    """What `--json` prints where there is no answer: the same keys for every verb."""
+    status = {EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(code, "failed")
+    return {"status": status, "exit_code": code, "error": {"message": message, "reason": reason, "stage": None}}
 
 
 def _version(given: bool) -> None:

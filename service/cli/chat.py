@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FineryError
-from service.cli.child import PIPELINES, last_words
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, FineryError
+from service.cli.child import PIPELINES, ChildAnswer, last_words, refuse
 from service.cli.generate import printable
 from service.cli.standard_input import read_line
 
@@ -132,7 +132,5 @@ def _broken(child: subprocess.Popen[str], as_json: bool) -> int:
     _, noise = child.communicate()
     last = last_words(noise) or "the work broke off without a word"
     code = child.returncode if child.returncode > 0 else EXIT_FAILED
-    if as_json:
-        print(json.dumps({"status": "failed", "exit_code": code, "error": {"message": last}}))
-    print(last, file=sys.stderr)
-    return code
+    reason = (CommandError if code == EXIT_USAGE else FineryError).reason
+    return refuse(ChildAnswer(code, error=last, reason=reason), as_json)

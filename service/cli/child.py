@@ -26,8 +26,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError
+from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, CommandError, FineryError
 from pipelines.core.signals import BY_SIGNAL
+from service.cli.app import failure
 
 PIPELINES: tuple[str, ...] = (sys.executable, "-m", "pipelines")
 """What a verb that touches weights is run with."""
@@ -242,11 +243,20 @@ def show_or_print(data: dict[str, Any], as_json: bool, show: Callable[[dict[str,
 def refuse(answer: ChildAnswer, as_json: bool) -> int:
     """Say why there is no answer. Returns the exit code."""
     if as_json:
-        status = {EXIT_USAGE: "refused", EXIT_STOPPED: "stopped"}.get(answer.code, "failed")
-        error = {"message": answer.error, "reason": answer.reason, "stage": None}
-        print(json.dumps({"status": status, "exit_code": answer.code, "error": error}, ensure_ascii=False))
+        print(json.dumps(failure(answer.code, answer.error, answer.reason), ensure_ascii=False))
     print(answer.error, file=sys.stderr)
     return answer.code
+
+
+def refuse_call(code: int, noise: str, otherwise: str, as_json: bool) -> int:
+    """Hand on what a verb of `call` said on stderr, or `otherwise` where it said nothing. Returns the exit code."""
+    code = code if code > 0 else EXIT_FAILED
+    sentence = last_words(noise) or f"{otherwise} (exit code {code})."
+    if as_json:
+        reason = (CommandError if code == EXIT_USAGE else FineryError).reason
+        print(json.dumps(failure(code, sentence, reason), ensure_ascii=False))
+    print(noise.rstrip() or sentence, file=sys.stderr)
+    return code
 
 
 def waiting(doing: str, quiet: bool) -> Any:

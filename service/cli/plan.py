@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
-from service.cli.child import call
+from pipelines.core.errors import EXIT_DONE, EXIT_USAGE
+from service.cli.child import call, refuse_call
 
 
 def plan(
@@ -39,7 +39,7 @@ def plan(
         from pipelines.core.load import load
 
         load(recipe, overrides)
-    sys.stdout.write(out)
     if code != EXIT_DONE:
-        sys.stderr.write(err or f"The plan could not be made (exit code {code}).\n")
-    return code if code >= 0 else EXIT_FAILED
+        return refuse_call(code, err, "The plan could not be made", as_json)
+    sys.stdout.write(out)
+    return code

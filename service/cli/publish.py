@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, CommandError
-from service.cli.child import ask_and_show, call
+from pipelines.core.errors import EXIT_DONE, CommandError
+from service.cli.child import ask_and_show, call, refuse_call
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def gc(dry_run: bool, older_than: float | None, as_json: bool) -> int:
         arguments += ["--older-than", f"{older_than:g}"]
     code, out, err = call(arguments)
     if code != EXIT_DONE:
-        sys.stderr.write(err or f"Nothing could be freed (exit code {code}).\n")
-        return code if code >= 0 else EXIT_FAILED
+        return refuse_call(code, err, "Nothing could be freed", as_json)
     if as_json:
         sys.stdout.write(out)
         return code

@@ -17,6 +17,7 @@ from pipelines.core.errors import EXIT_DONE, EXIT_USAGE, CommandError, RecipeErr
 from pipelines.core.load import load, load_either
 from pipelines.core.recipe import Recipe
 from pipelines.core.study_cells import StudyRecipe, named
+from service.cli.app import failure
 from service.cli.child import ask_and_show
 from service.cli.generate import printable
 
@@ -32,10 +33,12 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
     if not files:
         raise CommandError("only overrides were given; name at least one recipe before them")
     answers: list[dict[str, object]] = []
+    refused: list[str] = []
     for file in files:
         try:
             loaded = load_either(file, overrides)
         except RecipeError as error:
+            refused.append(str(error))
             mistakes = [
                 {"file": each.file, "line": each.line, "key": each.key, "message": each.message}
                 for each in error.mistakes
@@ -64,9 +67,12 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 print("\n".join([f"{file}: fine ({summary})", *refusals]))
                 for sentence in (*recipe.doubts(), *_lacking(loaded)):
                     print(f"  warning: {sentence}", file=sys.stderr)
-    fine = all(answer["fine"] for answer in answers)
+    fine = not refused
     if as_json:
-        print(json.dumps({"fine": fine, "recipes": answers}, ensure_ascii=False))
+        outcome: dict[str, object] = {"status": "done", "exit_code": EXIT_DONE}
+        if refused:
+            outcome = failure(EXIT_USAGE, "\n".join(refused), RecipeError.reason)
+        print(json.dumps({**outcome, "fine": fine, "recipes": answers}, ensure_ascii=False))
     return EXIT_DONE if fine else EXIT_USAGE
 
 

@@ -299,7 +299,7 @@ def as_data(code: int, error: str, work: Work, data: dict[str, Any]) -> dict[str
 
 def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correction: str = "holm") -> int:
     """Hold finished runs against the first of them. Returns the exit code."""
-    from service.cli.child import call
+    from service.cli.child import call, refuse_call
     from service.cli.study_summary import show_comparison
 
     for folder in folders:
@@ -316,10 +316,7 @@ def compare(folders: Sequence[Path], as_json: bool, test: str = "all", correctio
         raise CommandError("compare needs at least two run folders")
     code, out, err = call(("compare", *(str(folder) for folder in folders), "--test", test, "--correction", correction))
     if code != EXIT_DONE:
-        sys.stderr.write(
-            last_message(err.strip()) + "\n" if err.strip() else f"The runs could not be compared (exit code {code}).\n"
-        )
-        return code if code > 0 else EXIT_FAILED
+        return refuse_call(code, last_message(err.strip()), "The runs could not be compared", as_json)
     if as_json:
         sys.stdout.write(out)
     else:

@@ -2,13 +2,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
+from typer.main import get_command
 
 from pipelines.core import recipe as recipes
 from service.cli import __main__ as command
 from service.cli import schema
 from service.cli.__main__ import main
+from service.cli.app import app
 
 HEAVY = ("torch", "transformers", "datasets", "numpy", "peft", "pyarrow", "matplotlib")
 
@@ -81,3 +84,63 @@ def test_a_reader_that_has_seen_enough_causes_no_traceback(recipe, monkeypatch):
     )
     assert done.stdout == "{\n"
     assert done.stderr == ""
+
+
+def verbs_with_json(group, words=()):
+    """(words, what typer makes of it) of every verb that takes `--json`."""
+    for name, verb in group.commands.items():
+        if hasattr(verb, "commands"):
+            yield from verbs_with_json(verb, (*words, name))
+        elif any("--json" in each.opts for each in verb.params):
+            yield [*words, name], verb
+
+
+def required(verb, value):
+    """Words for all that the verb cannot do without."""
+    needed = [each for each in verb.params if each.required]
+    return [
+        word for each in needed for word in ([value] if each.param_type_name == "argument" else [each.opts[0], value])
+    ]
+
+
+VERBS = {" ".join(words): (words, verb) for words, verb in verbs_with_json(get_command(app))}
+
+
+def failure_of(arguments, capsys):
+    """The exit code, and the error in the one JSON object that was printed."""
+    code = main(arguments)
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == {1: "failed", 2: "refused"}[code]
+    assert told["exit_code"] == code
+    assert {*told["error"]} == {"message", "reason", "stage"}
+    return code, told["error"]
+
+
+@pytest.mark.parametrize("words", ["plna", "models lst", *VERBS])
+def test_wrong_words_leave_one_json_object(words, capsys):
+    code, error = failure_of([*words.split(), "--no-such-option", "--json"], capsys)
+    assert (code, error["reason"]) == (2, "bad_recipe")
+    assert " -h' lists what it takes" in error["message"]
+    if words in VERBS:
+        assert "--no-such-option" in error["message"]
+
+
+@pytest.mark.parametrize("words", [words for words, (_, verb) in VERBS.items() if required(verb, "x")])
+def test_every_failure_leaves_one_json_object(words, tmp_path, pretend, monkeypatch, capsys):
+    """What is missing, and what is nowhere: no file, no server, and a child that breaks off."""
+    pretend("sys.exit('there is nothing')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for name, value in {"URL": "http://127.0.0.1:9", "TOKEN": "t", "HOME": str(tmp_path / "home")}.items():
+        monkeypatch.setenv(f"FINERY_{name}", value)
+    arguments, verb = VERBS[words]
+    assert failure_of([*arguments, "--json"], capsys)[1]["message"].startswith("Missing ")
+    assert failure_of([*arguments, *required(verb, str(tmp_path / "nowhere" / "file")), "--json"], capsys)[1]["message"]
+
+
+def test_an_error_without_a_sentence_leaves_json_and_its_trace(monkeypatch, capsys):
+    monkeypatch.setattr(schema, "schema", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["schema", "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["message"], error["reason"]) == ("ZeroDivisionError: division by zero", "internal")

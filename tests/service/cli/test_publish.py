@@ -88,5 +88,7 @@ def test_a_stage_that_no_run_uses_is_freed_and_one_in_use_is_not(recipe, home: P
 
 def test_a_child_that_fails_is_heard(recipe, pretend, capsys):
     pretend("print('finery: not yours', file=sys.stderr); sys.exit(1)")
-    assert main(["gc"]) == 1
-    assert "not yours" in capsys.readouterr().err
+    assert main(["gc", "--json"]) == 1
+    told = capsys.readouterr()
+    assert "not yours" in told.err
+    assert json.loads(told.out)["error"] == {"message": "not yours", "reason": "internal", "stage": None}
