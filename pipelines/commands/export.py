@@ -116,7 +116,7 @@ def _write(
     scores: list[JSONObject] = []
     notes: list[str] = []
     if exported.model is None or exported.unscored:
-        notes = [f"its scores were not measured: {exported.unscored}"]
+        notes = [unmeasured(exported.unscored, request.text)]
     else:
         scores, notes = rescored(folder, data, manifest, exported.model, opener)
         if text is not None:
@@ -124,6 +124,13 @@ def _write(
     before = sum(path.stat().st_size for path in weights_of(folder))
     fingerprint = str(read_json(folder / MARKER)["fingerprint"])
     return finish(out, str(manifest["name"]), fingerprint, form.name, before, exported, agreement, scores, notes)
+
+
+def unmeasured(why: str, text: str | None) -> str:
+    """The note on a form that cannot be asked for scores, nor for those of the text that was given."""
+    if text is None:
+        return f"its scores were not measured: {why}"
+    return f"neither its scores nor '{Path(text).name}' (--text) were measured, the logits alone were compared: {why}"
 
 
 def held_out_text(path: str) -> str:

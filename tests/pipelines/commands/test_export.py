@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipelines.commands import publish
-from pipelines.commands.export import answer
+from pipelines.commands.export import answer, unmeasured
 from pipelines.core.errors import CommandError, PublishError, RecipeError
 from pipelines.core.load import loads
 from pipelines.core.registry import EXPORTS
@@ -109,6 +110,20 @@ def test_without_data_it_is_written_and_that_is_said(form, tmp_path, patch):
     assert told["scores"] == []
     assert told["notes"][0] == "its scores were not measured"
     assert "its scores were not measured." in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_form_that_cannot_be_scored_says_so_also_of_the_text_that_was_given(form, tmp_path, patch):
+    written = form.write
+
+    def unscored(original: Any, out: Path) -> ExportedModel:
+        return replace(written(original, out), unscored="a graph writes no texts")
+
+    patch.setattr(form, "write", unscored)
+    assert exported(tmp_path / "out")["notes"] == ["its scores were not measured: a graph writes no texts"]
+    assert unmeasured("a graph writes no texts", "my/held.txt") == (
+        "neither its scores nor 'held.txt' (--text) were measured, the logits alone were compared: "
+        "a graph writes no texts"
+    )
 
 
 def test_what_is_no_longer_as_published_is_not_exported(form, tmp_path):
