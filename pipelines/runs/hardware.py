@@ -138,7 +138,8 @@ class EnergyCounter(NamedTuple):
 def energy_counters(powercap: Path = Path("/sys/class/powercap")) -> dict[str, EnergyCounter]:
     """The counters that can be read, by name: packages of Intel's and AMD's processors (RAPL), GPUs of NVIDIA (NVML).
 
-    They count all that runs on the machine. Empty where the machine does not tell, as in most virtual machines.
+    They count all that runs on the machine. Empty where the machine does not tell, as in most virtual machines, and
+    where its GPUs do not: the processors alone would be taken for the whole.
     """
     counters: dict[str, EnergyCounter] = {}
     for path in sorted(powercap.glob("intel-rapl:?")):
@@ -153,7 +154,9 @@ def energy_counters(powercap: Path = Path("/sys/class/powercap")) -> dict[str, E
             millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(index))
             counters[f"NVML {index}"] = EnergyCounter(millijoules / 1e3, 2.0**64 / 1e3)
     except Exception:  # an optional package, a driver that is absent or says no: there is no counter then
-        pass
+        import torch
+
+        return {} if torch.cuda.is_available() else counters
     return counters
 
 

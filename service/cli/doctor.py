@@ -68,6 +68,7 @@ def doctor(network: bool, as_json: bool, hosts: bool = False, processes: int | N
         slurm(),
         *disks(),
         *gpus(),
+        *gpu_energy(),
         cpu_precision(),
         *packages(),
         *data_folders(os.environ),
@@ -303,6 +304,16 @@ def gpus() -> list[Finding]:
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return [Finding("GPU", "Apple GPU (MPS)")]
     return [Finding("GPU", "none: training runs on the CPU")]
+
+
+def gpu_energy() -> list[Finding]:
+    """Whether the energy of NVIDIA's GPUs can be counted, where there are any."""
+    from importlib.util import find_spec
+
+    if shutil.which("nvidia-smi") is None or find_spec("pynvml") is not None:
+        return []
+    remedy = "a run's energy is estimated from hours and board power; to have it measured: pip install nvidia-ml-py"
+    return [Finding("GPU energy", "not counted", "note", remedy)]
 
 
 def cpu_precision() -> Finding:

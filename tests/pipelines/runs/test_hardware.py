@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -86,6 +87,16 @@ def test_energy_is_what_the_counters_counted_between_even_where_one_began_anew(t
     now = before | {"RAPL 0": EnergyCounter(12, 100), "RAPL 1": EnergyCounter(5, 100)}
     assert hardware.energy_since(before, now) == 2 + 10
     assert hardware.energy_since({}, now) is None
+
+
+def test_processors_are_not_counted_alone_where_gpus_train_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "intel-rapl:0").mkdir()
+    for name in ("energy_uj", "max_energy_range_uj"):
+        (tmp_path / "intel-rapl:0" / name).write_text("10000000\n")
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert list(hardware.energy_counters(tmp_path)) == ["RAPL 0"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert hardware.energy_counters(tmp_path) == {}
 
 
 def machine(folder, flags="", gpus=()):

@@ -167,6 +167,16 @@ def test_gpus_without_attention_over_sequences_are_noted(monkeypatch, tmp_path, 
     assert all(("compute capability is below 8.0" in each.remedy) == (each.verdict == "note") for each in found)
 
 
+def test_gpus_whose_energy_is_not_counted_are_noted_with_the_package(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert doctor.gpu_energy() == []
+    (tmp_path / "nvidia-smi").touch(mode=0o755)
+    assert doctor.gpu_energy()[0].remedy.endswith("to have it measured: pip install nvidia-ml-py")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert doctor.gpu_energy() == []
+
+
 @pytest.mark.parametrize(("flags", "found"), [("fpu amx_bf16 sse", "native (amx_bf16)"), ("fpu sse", "not native")])
 def test_cpu_precision_is_read_from_the_flags(monkeypatch, flags, found):
     monkeypatch.setattr(doctor, "_cpu_info", lambda: f"processor : 0\nmodel name : Some CPU\nflags\t\t: {flags}\n")
