@@ -230,3 +230,29 @@ def beside(path: str, folder: Path) -> str | None:
         return None
     place = os.path.abspath(folder / os.path.expanduser(path))
     return place if os.path.exists(place) or (is_pattern(path) and matches(place)) else None
+
+
+def question_rows(content: object) -> object:
+    """The questions of SQuAD's own files, `{data: [{paragraphs: [{context, qas}]}]}`, as rows; other JSON as it is."""
+    try:
+        return [
+            {"title": article.get("title"), "context": paragraph["context"], **question}
+            for article in content["data"]  # type: ignore[index]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (KeyError, TypeError, AttributeError):
+        return content
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """What stands between blank lines."""
+    inside: list[str] = []
+    for line in lines:
+        if line.strip():
+            inside.append(line.rstrip("\n"))
+        elif inside:
+            yield "\n".join(inside)
+            inside = []
+    if inside:
+        yield "\n".join(inside)

@@ -72,6 +72,29 @@ class Rows:
         return len(self.texts)
 
 
+@dataclass(frozen=True)
+class FirstRecipe:
+    """What `finery init` writes around a task: a small model from nothing, and how it learns and is scored."""
+
+    architecture: str = "{preset: bert-mini}"
+    shape: str = (
+        "BERT's shape with 4 layers of 256, built from scratch. Other presets: bert-tiny, bert-small, bert-medium, "
+        "bert-base."
+    )
+    """The architecture in words, and others that fit."""
+    tokenizer: str = "wordpiece"
+    pretrains: bool = True
+    """Whether masked-language-model pretraining on the file's own texts comes first, where there are enough."""
+    stage: str = "supervised"
+    """The stage that learns the task."""
+    learning_rate: str = "3e-4"
+    hint: str = "`tuner: {name: lora, r: 8}` learns a small update instead of every weight."
+    baselines: tuple[str, ...] = ()
+    """What the scores are held against."""
+    evaluate: tuple[str, ...] = ()
+    """Further keys of the evaluate stage, a line of YAML each."""
+
+
 class Task(Protocol):
     """A labelled task: `pipelines.tasks.base.LabelledTask` is the class behind it."""
 

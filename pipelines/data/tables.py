@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pipelines.core.data_files import paragraphs, question_rows
 from pipelines.core.data_limits import (
     LEAST_DECODED,
     LONGEST_CELL,
@@ -220,14 +221,14 @@ def _json(file: Path) -> pa.Table:
 
 
 def json_list(file: Path) -> list[dict[str, Any]]:
-    """The objects of a `.json` file, which is read whole."""
+    """The objects of a `.json` file, which is read whole: a list, or SQuAD's own form."""
     if file.stat().st_size > MOST_JSON:
         raise DataError(
             f"{file} has {file.stat().st_size:,} bytes, more than {MOST_JSON:,}, and is read whole; write one object "
             "a line and name it .jsonl"
         )
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = question_rows(json.loads(file.read_text(encoding="utf-8-sig")))
     except UnicodeDecodeError:
         raise
     except RecursionError:
@@ -287,19 +288,6 @@ def _text(file: Path) -> pa.Table:
     if not tables:
         raise DataError(f"{file} holds only blank lines; give a file with text in it")
     return pa.concat_tables(tables)
-
-
-def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """What stands between blank lines."""
-    inside: list[str] = []
-    for line in lines:
-        if line.strip():
-            inside.append(line.rstrip("\n"))
-        elif inside:
-            yield "\n".join(inside)
-            inside = []
-    if inside:
-        yield "\n".join(inside)
 
 
 def _chunks(rows: Iterator[T]) -> Iterator[list[T]]:

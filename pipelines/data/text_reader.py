@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.core.data_files import paragraphs
 from pipelines.core.data_limits import first_line, opened_parquet, parquet_batches
 from pipelines.core.errors import DataError
 from pipelines.data.hub import HubSource
@@ -23,7 +24,6 @@ from pipelines.data.tables import (
     checked_rows,
     json_list,
     json_objects,
-    paragraphs,
     readable,
     separated_cells,
 )

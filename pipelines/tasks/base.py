@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -27,7 +27,8 @@ from pydantic_core import CoreSchema, core_schema
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
 from pipelines.core.data_files import split_of_role
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.data.licences import License
 from pipelines.data.sources import DataSource, check_columns, find
@@ -350,6 +351,40 @@ def mixed_rows(count: int) -> list[int]:
     return Random(HELD_OUT_SEED).sample(range(count), count)
 
 
+def column_of(names: Iterable[str], rows: Sequence[JSONObject]) -> str | None:
+    """The first of these names that a column has, in any case."""
+    lower = {column.strip().lower(): column for column in reversed(list(rows[0]))}
+    return next((lower[name] for name in names if name in lower), None)
+
+
+def holds(rows: Sequence[JSONObject], column: str, fits: Callable[[Any], bool]) -> bool:
+    """Whether the cells of a column fit, where there are any; empty ones are told when the rows are read."""
+    cells = [row[column] for row in rows if not is_missing(row.get(column))]
+    return bool(cells) and all(fits(cell) for cell in cells)
+
+
+def free_texts(rows: Sequence[JSONObject], column: str) -> bool:
+    """Whether a column holds texts that somebody wrote, which are long or most of them occur once; not class names."""
+    if not holds(rows, column, lambda cell: isinstance(cell, str)):
+        return False
+    texts = [row[column] or "" for row in rows]
+    return 2 * len(set(texts)) > len(texts) or sum(len(text.split()) for text in texts) > LONG_TEXT * len(texts)
+
+
+def text_pair(rows: Sequence[JSONObject], pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """The first of these pairs of names that two columns of free texts have, beside no other column of long texts."""
+    for names in pairs:
+        first, second = (column_of((name,), rows) for name in names)
+        if first is not None and second is not None and free_texts(rows, first) and free_texts(rows, second):
+            others = [str(row[name]).split() for row in rows for name in row if name not in (first, second)]
+            return (first, second) if not any(len(words) > LONG_TEXT for words in others) else None
+    return None
+
+
+LONG_TEXT = 20
+"""Words above which a cell is no class, title, name or address."""
+
+
 TaskExample = tuple[dict[str, Any], list[dict[str, Any]]]
 """The keys of a small task beside `kind` and `train`, and its rows."""
 
@@ -386,6 +421,10 @@ class TaskKind(Block):
     """Keys that a stage may give beside such a task, and beside no task of another kind."""
     outputs: ClassVar[str | None] = None
     """What a model answers with, in words; None where that is one of the task's classes."""
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe()
+    """What `finery init` writes around a task of the kind."""
+    rows_hold: ClassVar[str] = ""
+    """What `finery init` knows rows of the kind by, in words; empty where it knows none."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
 
@@ -405,6 +444,15 @@ class TaskKind(Block):
     def example(cls) -> TaskExample:
         """A small task of the kind, for its documentation and for what every kind must pass."""
         raise NotImplementedError
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        """The keys that describe a file with such rows as a task of the kind; None where they are of another one.
+
+        `label` is the column with the answers, where the user names it. Raises ValueError, with a sentence without its
+        subject, for rows of the kind that need a decision.
+        """
+        return None
 
     @classmethod
     def training_head(cls, subject: Subject, task: LabelledTask) -> Head:

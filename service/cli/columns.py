@@ -22,8 +22,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.core.data_files import paragraphs, question_rows
 from pipelines.core.data_limits import LONGEST_CELL, MOST_JSON, MOST_NAMES, parquet_batches
 from pipelines.core.errors import CommandError, DataError
+from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
 
 MOST_ROWS = 100_000
@@ -31,7 +33,9 @@ MOST_ROWS = 100_000
 MOST_CLASSES = 100
 MOST_WHOLE_CLASSES = 20
 """More different whole numbers than this are a scale, not classes."""
-ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+LONGEST_LABEL = 10
+"""Words a cell, on average, above which a column holds texts however often they repeat, not the names of classes."""
+ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
 
 LABEL_NAMES = (
     "label",
@@ -113,7 +117,11 @@ class Column:
     @property
     def is_id(self) -> bool:
         """Whether it only numbers the rows."""
-        return bool(ID_NAME.match(self.name.strip()))
+        numbers = [int(value) for value in self.counts] if self.kind == "whole" else []
+        counts_up = (
+            self.filled > MOST_WHOLE_CLASSES and max(numbers, default=0) - min(numbers, default=0) + 1 == self.filled
+        )
+        return bool(ID_NAME.match(self.name.strip())) or (counts_up and len(numbers) == self.filled)
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,8 @@ class Table:
     rows: int
     complete: bool
     """Whether these are all rows of the file."""
+    cells: Sequence[JSONObject] = ()
+    """The rows themselves."""
 
     @property
     def names(self) -> list[str]:
@@ -149,6 +159,48 @@ class ColumnChoice:
     label: Column
     kind: Literal["classification", "regression"]
     unused: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that are read, the label last."""
+        return (*self.texts, self.label)
+
+    @property
+    def keys(self) -> JSONObject:
+        """What describes the task in a recipe."""
+        return {"columns": [column.name for column in self.texts], "label": self.label.name}
+
+    @property
+    def named(self) -> str:
+        """What the stage is called after."""
+        return self.label.name
+
+    @property
+    def words(self) -> float:
+        """Words a row, on average."""
+        return sum(column.words for column in self.texts)
+
+    @property
+    def longest(self) -> int:
+        """Words that most rows stay below."""
+        return sum(column.longest for column in self.texts)
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the rows: small files are read more often."""
+        return 10 if self.label.filled < 2_000 else 5 if self.label.filled < 20_000 else 3
+
+    @property
+    def about(self) -> str:
+        """What is learnt from what."""
+        texts = " and ".join(f"'{column.name}'" for column in self.texts)
+        if self.kind == "regression":
+            return f"{texts} -> the number '{self.label.name}'"
+        return f"{texts} -> '{self.label.name}', {len(self.label.counts)} classes"
+
+
+class NoLabel(CommandError):
+    """No column of the file can be what is to be learnt."""
 
 
 def read(file: Path, most: int = MOST_ROWS) -> Table:
@@ -175,7 +227,7 @@ def read(file: Path, most: int = MOST_ROWS) -> Table:
     complete = len(rows) <= most
     rows = rows[:most]
     columns = tuple(_profile(name, [row[position] for row in rows]) for position, name in enumerate(names))
-    return Table(file, columns, len(rows), complete)
+    return Table(file, columns, len(rows), complete, [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, kind: str | None = None) -> ColumnChoice:
@@ -183,7 +235,7 @@ def choose(table: Table, texts: Sequence[str] = (), label: str | None = None, ki
     if len(table.columns) == 1:
         raise CommandError(
             f"{table.file} has the single column '{table.names[0]}'; a task needs two at least, a text and a "
-            f"label{_separator_hint(table)}"
+            f"label{hint(table.file, table.names)}"
         )
     if len(texts) > 2:
         raise CommandError(f"--text was given {len(texts)} times; a task reads one text column, or two as a pair")
@@ -222,7 +274,7 @@ def _label(table: Table, texts: Sequence[str]) -> Column:
     numbers = [column for column in candidates if column.kind in ("whole", "number") and len(column.counts) > 1]
     if len(numbers) == 1:
         return numbers[0]
-    raise CommandError(
+    raise NoLabel(
         f"{table.file} has no column that looks like a label (few different values, or numbers){_columns(table)}; "
         "name it with --label COLUMN"
     )
@@ -278,7 +330,8 @@ def _kind(table: Table, label: Column, kind: str | None) -> Literal["classificat
 
 def _repeats(column: Column) -> bool:
     """Whether it has few values that come again and again."""
-    return 2 <= len(column.counts) <= MOST_CLASSES and len(column.counts) <= column.filled // 2
+    few = 2 <= len(column.counts) <= MOST_CLASSES and len(column.counts) <= column.filled // 2
+    return few and column.words <= LONGEST_LABEL
 
 
 def _scale(column: Column) -> bool:
@@ -289,11 +342,7 @@ def _columns(table: Table) -> str:
     return f". Columns found: {', '.join(table.names)}"
 
 
-def _separator_hint(table: Table) -> str:
-    return _hint(table.file, table.names)
-
-
-def _hint(file: Path, names: Sequence[str]) -> str:
+def hint(file: Path, names: Sequence[str]) -> str:
     """What else may separate the cells of a file with a single column."""
     for separator, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         if len(names) == 1 and file.suffix.lower() in (".csv", ".tsv") and separator in names[0]:
@@ -365,7 +414,7 @@ def _separated(file: Path, most: int, delimiter: str) -> tuple[list[str], list[l
             if len(row) != len(names):
                 raise CommandError(
                     f"{file}: row {len(rows) + 1} has {len(row)} cells where the first line names {len(names)} "
-                    f"columns; quote the cells that hold the separator{_hint(file, names)}"
+                    f"columns; quote the cells that hold the separator{hint(file, names)}"
                 )
             rows.append(row)
     return names, rows
@@ -405,7 +454,7 @@ def _json(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
             f"{file} has more than {MOST_JSON:,} bytes and is read whole; write one object a line and name it .jsonl"
         )
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = question_rows(json.loads(file.read_text(encoding="utf-8-sig")))
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError) as error:
@@ -430,7 +479,13 @@ def _parquet(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
     return names, rows
 
 
+def _paragraphs(file: Path, most: int) -> tuple[list[str], list[list[Any]]]:
+    with open(file, encoding="utf-8-sig") as lines:
+        return ["text"], [[text] for text in islice(paragraphs(lines), most)]
+
+
 _READERS = {
+    ".txt": _paragraphs,
     ".csv": lambda file, most: _separated(file, most, ","),
     ".tsv": lambda file, most: _separated(file, most, "\t"),
     ".jsonl": _json_lines,

@@ -17,7 +17,7 @@ from service.cli.app import AsJson, Overrides, Quiet, Recipe, Server, TokenFile,
 @app.command()
 def init(
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="A CSV, TSV, JSONL, JSON or Parquet file.", show_default=False)
+        Path, typer.Argument(metavar="DATA", help="A CSV, TSV, JSONL, JSON, Parquet or text file.", show_default=False)
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the recipe is written.")] = Path("recipe.yaml"),
     text: Annotated[
@@ -25,7 +25,8 @@ def init(
     ] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column with what is to be learnt.")] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="classification or regression, if the guess is wrong.")
+        str | None,
+        typer.Option("--kind", help="Kind of the task, such as regression or seq2seq, if the guess is wrong."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the run; the file's name by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the recipe if it exists.")] = False,

@@ -11,14 +11,23 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.core.model_types import sees_ahead, takes_masks
 from pipelines.core.registry import nearest
 from pipelines.data import chat_formats
 from pipelines.data.chat_formats import COLUMNS, Dialogue, FormatName, Unreadable
 from pipelines.data.references import DataPath
 from pipelines.data.stage_files import PathOrStage
-from pipelines.tasks.base import LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import (
+    LabelledTask,
+    PromptForm,
+    TaskExample,
+    TaskKind,
+    free_texts,
+    inline_places,
+    text_pair,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -47,6 +56,13 @@ def _pattern(value: str) -> str:
     return value
 
 
+PAIRS = (
+    ("prompt", "response"), ("prompt", "answer"), ("instruction", "response"), ("instruction", "answer"),
+    ("query", "response"), ("question", "response"), ("input", "output"), ("question", "answer"),
+)  # fmt: skip
+"""What columns of prompts and their answers are often called, beside the names of the formats."""
+
+
 class Causal(TaskKind):
     """Answers in words, for decoders: a prompt and its completion, an instruction, or a dialogue."""
 
@@ -55,6 +71,16 @@ class Causal(TaskKind):
     stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
     outputs: ClassVar[str | None] = "texts"
     smooths_labels: ClassVar[bool] = True
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
+        architecture="{preset: gpt-tiny}",
+        shape="GPT-2's shape with 4 layers of 128, built from scratch. Other presets: llama-tiny, gpt2, llama-1b.",
+        tokenizer="byte_bpe",
+        pretrains=False,
+        learning_rate="1e-3",
+        hint="`chat_template: chatml` marks who speaks; `packing: true` fills each block with several rows.",
+        evaluate=("max_eval_samples: 100", "generation: {max_new_tokens: 64}"),
+    )
+    rows_hold: ClassVar[str] = "messages, conversations, an instruction and its output, or a prompt and its completion"
     kind: Literal["causal"]
     format: FormatName | None = None
     """How rows are written: `messages`, `sharegpt`, `alpaca`, `prompt_completion` or `text`. Default: told by the
@@ -109,6 +135,19 @@ class Causal(TaskKind):
             names=dict(self.columns),
             answer_pattern=self.answer_pattern,
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        pair = text_pair(rows, PAIRS)
+        try:
+            name = chat_formats.detect(list(rows[0]), rows[0], {})
+            columns = chat_formats.columns_of(name, list(rows[0]), {})
+            chat_formats.read(name, {role: rows[0][column] for role, column in columns.items()})
+        except Unreadable:
+            return None if pair is None else {"columns": dict(zip(("prompt", "completion"), pair, strict=True))}
+        written = [column for column in columns.values() if isinstance(rows[0][column], str)][:2]
+        asks = name != "text" and "label" not in rows[0]
+        return {"format": name} if asks and all(free_texts(rows, column) for column in written) else None
 
     @classmethod
     def example(cls) -> TaskExample:

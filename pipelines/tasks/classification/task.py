@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
-from pipelines.core.interfaces import HeadKind
+from pipelines.core.interfaces import FirstRecipe, HeadKind
 from pipelines.data.references import DataPath
 from pipelines.tasks.base import (
     ClassNames,
@@ -37,6 +37,7 @@ class Classification(TaskKind):
     stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority", "naive_bayes"))
     kind: Literal["classification"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
     """The column of the text, or the two columns of a pair."""

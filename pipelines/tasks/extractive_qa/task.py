@@ -13,15 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.data.references import DataPath, DatasetReference
-from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    PromptForm,
+    TaskExample,
+    TaskKind,
+    column_of,
+    holds,
+    inline_places,
+)
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -219,6 +229,21 @@ class QuestionTask(LabelledTask):
         )
 
 
+QUESTIONS, CONTEXTS = ("question", "query"), ("context", "passage", "paragraph", "document", "article", "text")
+"""What columns of questions and of the texts about which they are asked are often called."""
+
+
+def _spans(cell: Any) -> bool:
+    """Whether a cell holds answers with their places, in either of the two ways."""
+    each = cell if isinstance(cell, list) else [cell]
+    return all(isinstance(one, Mapping) and {"text", "answer_start"} <= set(one) for one in each)
+
+
+def _texts_of(cell: Any) -> list[str]:
+    """The texts of a cell's answers."""
+    return [one["text"] for one in cell] if isinstance(cell, list) else list(cell["text"])
+
+
 class ExtractiveQA(TaskKind):
     """Which words of a text answer a question."""
 
@@ -227,6 +252,8 @@ class ExtractiveQA(TaskKind):
     stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
     outputs: ClassVar[str | None] = "spans of a text"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(evaluate=("max_eval_samples: 500",))
+    rows_hold: ClassVar[str] = "a question, a context, and answers as {text: […], answer_start: […]}"
     kind: Literal["qa"]
     question: Column = "question"
     """The column of the questions."""
@@ -269,6 +296,19 @@ class ExtractiveQA(TaskKind):
             id_column=self.id,
             version_2=self.version_2_with_negative,
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        answers = next((name for name in rows[0] if label in (None, name) and holds(rows, name, _spans)), None)
+        question, context = column_of(QUESTIONS, rows), column_of(CONTEXTS, rows)
+        if answers is None or question is None or context is None:
+            return None
+        keys: dict[str, Any] = {"question": question, "context": context, "answers": answers}
+        if (name := column_of(("id",), rows)) is not None and len({row[name] for row in rows}) == len(rows):
+            keys["id"] = name
+        if any(not row[answers] or not _texts_of(row[answers]) for row in rows):
+            keys["version_2_with_negative"] = True
+        return keys
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssues
+from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import Head, HeadKind, Rows
 from pipelines.tasks.base import LabelledTask, PromptForm
 from pipelines.tasks.causal.task import Causal, CausalTask, Dialogues
@@ -26,6 +27,7 @@ class InstructionPairs(Causal):
     prompt_form: ClassVar[PromptForm | None] = None
     smooths_labels: ClassVar[bool] = False
     read_as: ClassVar[str | None] = "seq2seq"
+    rows_hold: ClassVar[str] = ""
     kind: Literal["instruction_pairs"]  # type: ignore[assignment]
 
     @model_validator(mode="after")
@@ -49,6 +51,11 @@ class InstructionPairs(Causal):
         causal = settings.task(name)
         assert isinstance(causal, CausalTask)
         return PairsTask(**{key: getattr(causal, key) for key in CausalTask.__dataclass_fields__} | {"kind": "seq2seq"})
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        """Never: the same rows are read as `causal`."""
+        return None
 
     @classmethod
     def evaluation_issues(

@@ -7,6 +7,7 @@ Where a question has a gap (`blank`), the option is put into it instead, as BERT
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
-from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places, is_missing
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    PromptForm,
+    TaskExample,
+    TaskKind,
+    column_of,
+    holds,
+    inline_places,
+    is_missing,
+)
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -157,6 +169,14 @@ def _names(value: object) -> Any:
     )
 
 
+QUESTIONS = ("question", "question_stem", "goal", "sentence", "ctx", "startphrase", "sent1", "query", "prompt")
+CONTEXTS = ("article", "passage", "context", "support")
+ANSWERS = ("answer", "answerkey", "label", "correct", "correct_answer", "gold")
+OPTIONS = ("options", "choices", "endings", "alternatives")
+OPTION = re.compile(r"(option|choice|ending|sol|alternative)[ _-]?([0-9]|[a-f])", re.IGNORECASE)
+"""What columns of such files are often called; `option_a`, `sol1` are columns of one option each."""
+
+
 class MultipleChoice(TaskKind):
     """Which of several options is the answer to a question."""
 
@@ -166,6 +186,8 @@ class MultipleChoice(TaskKind):
     outputs: ClassVar[str | None] = "one of several options"
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
     smooths_labels: ClassVar[bool] = True
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority",), evaluate=("max_eval_samples: 500",))
+    rows_hold: ClassVar[str] = "a question, a list of options (or a column for each), and the right one"
     kind: Literal["multiple_choice"]
     question: Column = "question"
     """The column of the questions, or of the beginnings that options continue."""
@@ -219,6 +241,36 @@ class MultipleChoice(TaskKind):
             self.first,
             inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        question, context = column_of(QUESTIONS, rows), column_of(CONTEXTS, rows)
+        answer = label or column_of(ANSWERS, rows)
+        options = [name for name in rows[0] if OPTION.fullmatch(name.strip())]
+        lists = next((name for name in rows[0] if name.lower() in OPTIONS), None)
+        if lists is not None:
+            dotted = holds(rows, lists, lambda cell: isinstance(cell, Mapping) and isinstance(cell.get("text"), list))
+            given = [row[lists]["text"] if dotted else row[lists] for row in rows if row[lists]]
+            options = [f"{lists}.text" if dotted else lists]
+            if not given or not all(isinstance(each, list) for each in given):
+                return None
+        if question is None or answer is None or not options or (lists is None and len(options) < 2):
+            return None
+        if lists is not None and len(counts := {len(each) for each in given}) > 1:
+            raise ValueError(
+                f"has from {min(counts)} to {max(counts)} options a row in '{lists}', and a model chooses among as "
+                "many in every row; leave the other rows out"
+            )
+        numbers = {str(row[answer]).strip() for row in rows}
+        count = len(given[0]) if lists is not None else len(options)
+        keys: dict[str, Any] = {"question": question, "options": options, "answer": answer}
+        if context is not None:
+            keys["context"] = context
+            if any("_" in str(row[question]) for row in rows):
+                keys["blank"] = "_"
+        if str(count) in numbers and all(each.isdecimal() for each in numbers):
+            keys["first"] = 1
+        return keys
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -17,15 +17,26 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind
 from pipelines.core.model_types import looks_back_only
 from pipelines.core.recipe import START
 from pipelines.core.registry import nearest
+from pipelines.data.chat_formats import Unreadable
 from pipelines.data.licences import License
 from pipelines.data.references import DataPath, resolve_path
 from pipelines.data.sources import DataSource, find
 from pipelines.tasks.base import HELD_OUT, HELD_OUT_SEED, LabelledTask, TaskExample, TaskKind, inline_places
-from pipelines.tasks.preference.rows import COLUMNS, FormatName, LabelledRows, PreferenceRows, read_rows, split_in_two
+from pipelines.tasks.preference.rows import (
+    COLUMNS,
+    LABELLED,
+    FormatName,
+    LabelledRows,
+    PreferenceRows,
+    detect,
+    read_rows,
+    split_in_two,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,6 +74,12 @@ class Preference(TaskKind):
 
     head_kind: ClassVar[HeadKind] = "reward"
     outputs: ClassVar[str | None] = "the better of two answers"
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
+        stage="reward",
+        hint="A model that writes learns from such pairs by `stage: dpo`, behind a `supervised` stage or a checkpoint.",
+        baselines=("longer", "shorter"),
+    )
+    rows_hold: ClassVar[str] = "chosen and rejected answers, with the prompt or beginning with it"
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
@@ -121,6 +138,23 @@ class Preference(TaskKind):
             split_seed=self.split_seed,
             skip_bad_rows=self.skip_bad_rows,
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        pairs = {"chosen", "rejected"} <= rows[0].keys()
+        try:
+            name = detect(list(rows[0]), rows[0], {})
+        except Unreadable:
+            if pairs:
+                raise
+            return None
+        if name == LABELLED and not label:
+            raise ValueError(
+                "has answers that are good or bad (prompt, completion, label): {stage: kto, task: {kind: preference, "
+                "train: FILE}} learns from them behind a stage or a checkpoint that writes, and --kind classification "
+                "tells good from bad by the text of --text COLUMN"
+            )
+        return {"format": name} if name != LABELLED else None
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
-from pipelines.core.interfaces import Head, HeadKind
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind
 from pipelines.core.registry import OBJECTIVES
 from pipelines.data.references import DataPath
-from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
+from pipelines.tasks.base import (
+    Column,
+    LabelledTask,
+    PromptForm,
+    TaskExample,
+    TaskKind,
+    free_texts,
+    holds,
+    inline_places,
+    text_pair,
+)
 
 if TYPE_CHECKING:
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
+
+
+LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
+"""What a column of texts in one language is called."""
+PAIRS = (
+    ("source", "target"), ("src", "tgt"), ("input_text", "target_text"), ("article", "highlights"),
+    ("article", "summary"), ("document", "summary"), ("dialogue", "summary"), ("text", "summary"), ("input", "target"),
+    ("incorrect", "correct"), ("input", "output"), ("question", "answer"),
+)  # fmt: skip
+"""What columns of texts and of what they are to become are often called."""
 
 
 class Seq2Seq(TaskKind):
@@ -25,6 +47,17 @@ class Seq2Seq(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "texts"
     stage_keys: ClassVar[tuple[str, ...]] = ("objective", "max_source_length", "max_target_length")
     outputs: ClassVar[str | None] = "texts"
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
+        architecture="{preset: transformer-tiny, norm_position: pre}",
+        shape="The original Transformer with 2 + 2 layers of 128, built from scratch. Other presets: t5-tiny, "
+        "t5-small, transformer-base.",
+        tokenizer="byte_bpe",
+        pretrains=False,
+        learning_rate="1e-3",
+        baselines=("copy_source",),
+        evaluate=("max_eval_samples: 200",),
+    )
+    rows_hold: ClassVar[str] = "a source and a target, or the same in two languages"
     kind: Literal["seq2seq"]
     source: Column
     """The column of the texts. `translation.en` is the entry `en` of a column `translation` that holds objects."""
@@ -57,6 +90,21 @@ class Seq2Seq(TaskKind):
             metrics=("bleu", "chrf"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        languages = [name for name in rows[0] if LANGUAGE.fullmatch(name.strip())]
+        if len(languages) == 2 and all(free_texts(rows, name) for name in languages):
+            found: tuple[str, str] | None = (languages[0], languages[1])
+        elif holds(rows, "translation", lambda cell: isinstance(cell, Mapping)):
+            names = [name for name in rows[0]["translation"] or () if LANGUAGE.fullmatch(name)]
+            found = (f"translation.{names[0]}", f"translation.{names[1]}") if len(names) == 2 else None
+        else:
+            found = text_pair(rows, PAIRS)
+        if found is None:
+            return None
+        source, target = reversed(found) if label == found[0] else found
+        return {"source": source, "target": target} if label in (None, target) else None
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import DataError
-from pipelines.core.interfaces import Head, HeadKind, Rows
+from pipelines.core.files import JSONObject
+from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.data.references import DataPath
 from pipelines.data.sources import check_columns
 from pipelines.tasks.base import (
@@ -26,6 +27,7 @@ from pipelines.tasks.base import (
     TaskExample,
     TaskKind,
     class_name,
+    holds,
     inline_places,
     natural_order,
 )
@@ -169,12 +171,19 @@ class TokenTask(LabelledTask):
         return tuple(sorted(tags, key=natural_order))
 
 
+def _as_long(tags: Any, words: Any) -> bool:
+    """Whether a list has a text or a whole number for each of the words; empty cells are told when rows are read."""
+    return not tags or not words or (len(tags) == len(words) and all(isinstance(tag, str | int) for tag in tags))
+
+
 class TokenClassification(TaskKind):
     """Which class each word of a text belongs to: entities, parts of speech."""
 
     head_kind: ClassVar[HeadKind] = "token_classification"
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
+    first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority_by_word",))
+    rows_hold: ClassVar[str] = "a list of words and a list of tags as long"
     kind: Literal["token_classification"]
     tokens: Column = "tokens"
     """The column of the words: lists of texts."""
@@ -227,6 +236,26 @@ class TokenClassification(TaskKind):
             places=inline_places(self.train, self.validation, self.test, self.name),
             scheme=self.scheme,
         )
+
+    @classmethod
+    def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
+        lists = [name for name in rows[0] if holds(rows, name, lambda cell: isinstance(cell, list) and bool(cell))]
+        texts = [name for name in lists if holds(rows, name, lambda cell: all(isinstance(word, str) for word in cell))]
+        tokens = next((name for name in texts if name.lower() in ("tokens", "words")), texts[0] if texts else None)
+        found = [
+            name
+            for name in lists
+            if tokens not in (None, name)
+            and label in (None, name)
+            and all(_as_long(row[name], row[tokens]) for row in rows)
+        ]
+        if not found:
+            return None
+        if len(found) > 1 and "tags" not in found:
+            raise ValueError(f"has several lists of tags ({', '.join(found)}); choose one with --label COLUMN")
+        tags = found[0] if len(found) == 1 else "tags"
+        entities = holds(rows, tags, lambda cell: all(isinstance(tag, str) and IOB2.fullmatch(tag) for tag in cell))
+        return {"tokens": tokens, "tags": tags, "scheme": "iob2" if entities else "plain"}
 
     @classmethod
     def example(cls) -> TaskExample:

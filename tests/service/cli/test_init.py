@@ -6,7 +6,7 @@ import pytest
 from pipelines.core.load import load
 from service.cli.__main__ import main
 from service.cli.columns import choose, read
-from service.cli.init import draft, run_name
+from service.cli.recipe_draft import draft, run_name
 
 ROWS = "".join(f'"the film number {n} was long, really",{"good" if n % 2 else "bad"},{n}\n' for n in range(300))
 HEADER = "review,verdict,id\n"
