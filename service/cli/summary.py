@@ -248,7 +248,8 @@ def metrics_table(outcome: RunSummary, benchmark: str) -> Table:
 def lines(outcome: RunSummary, folder: Path, again: str) -> list[tuple[str, str, str]]:
     """Where things lie, and what to type next: label, text, note."""
     rows: list[tuple[str, str, str]] = []
-    for location in outcome.published:
+    published = [_from_here(location) for location in outcome.published]
+    for location in published:
         rows.append(("Published", location, ""))
     if not outcome.published and outcome.models:
         rows.append(("Model", str(outcome.models[-1]), ""))
@@ -256,11 +257,17 @@ def lines(outcome: RunSummary, folder: Path, again: str) -> list[tuple[str, str,
     profile = Path(folder) / "profile.html"
     if profile.is_file():
         rows.append(("Profile", str(profile), ""))
-    cards = [card for each in outcome.published if (card := Path(each) / "README.md").is_file()]
+    cards = [card for each in published if (card := Path(each) / "README.md").is_file()]
     commands = [(f"less {cards[-1]}", "its scores, and the two lines that load it")] if cards else []
     commands.append((again, "once more: what is complete is reused"))
     commands.append(("finery init YOUR.csv", "a recipe from the columns of your own file"))
     return [*rows, *(("Next" if first == 0 else "", *command) for first, command in enumerate(commands))]
+
+
+def _from_here(location: str) -> str:
+    """A folder inside the working folder as it is named from there."""
+    place = Path(location)
+    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else location
 
 
 def _benchmarks(outcome: RunSummary) -> list[str]:

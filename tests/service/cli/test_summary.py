@@ -137,6 +137,15 @@ def test_what_to_type_next_names_the_model_card_only_where_there_is_one(tmp_path
     assert ("Next", f"less {tmp_path}/README.md") in [(label, text) for label, text, _ in there]
 
 
+def test_what_lies_in_the_working_folder_is_named_from_there(tmp_path, monkeypatch):
+    (tmp_path / "registry/demo").mkdir(parents=True)
+    (tmp_path / "registry/demo/README.md").touch()
+    monkeypatch.chdir(tmp_path)
+    found = lines(RunSummary(published=(str(tmp_path / "registry/demo"),)), tmp_path, "finery run r.yaml")
+    assert ("Published", "registry/demo") in [(label, text) for label, text, _ in found]
+    assert ("Next", "less registry/demo/README.md") in [(label, text) for label, text, _ in found]
+
+
 def test_a_score_that_is_no_number_is_null_in_json():
     data = RunSummary((score(math.nan),)).as_data()
     assert json.loads(json.dumps(data, allow_nan=False))["scores"][0]["metrics"]["accuracy"] is None
