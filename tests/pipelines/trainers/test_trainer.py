@@ -95,7 +95,7 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.StageCallback, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
         place = context(f"{each}")
         arguments = SGD | {
@@ -145,7 +145,7 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.StageCallback, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 5):
         place = context(f"{each}")
         arguments = SGD | {
