@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,8 @@ JSONObject = Mapping[str, Any]
 """Data as a JSON file holds it, to be read."""
 RECORD = "stage.json"
 """In a complete stage: what it is, and the fingerprints of what it read."""
-
-
+COMPLETE = "complete.json"
+"""In a complete checkpoint, written last: one without it was broken off and does not count."""
 UNFINISHED = ".part"
 """How the names of files end that are being written; one that lies there was left by a kill."""
 
@@ -95,6 +96,14 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def remove_unfinished(folder: Path) -> list[Path]:
+    """Delete the checkpoints of a folder that were broken off; returns them."""
+    broken = [path for path in folder.glob("checkpoint-*") if not (path / COMPLETE).is_file()]
+    for path in broken:
+        shutil.rmtree(path)
+    return broken
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
+from pipelines.core.config import ConfigIssue, Named, Pick
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import BASELINES, TASK_KINDS, nearest
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
     from pipelines.tasks.evaluation import Predictions
-
-
-def _baseline(name: str) -> str:
-    if name not in BASELINES:
-        raise ConfigIssues([((), BASELINES.unknown(name))])
-    return name
 
 
 class Evaluate(PolicyKeys, Stage):
@@ -75,7 +69,7 @@ class Evaluate(PolicyKeys, Stage):
     stride: int | None = Field(None, ge=1)
     """Tokens that the windows of a causal model move on over held-out text. Default: its block_size, so that none
     overlap."""
-    baselines: tuple[Annotated[str, AfterValidator(_baseline), WithJsonSchema({"enum": list(BASELINES)})], ...] = ()
+    baselines: tuple[Annotated[str, Named(BASELINES)], ...] = ()
     """Guessers to hold the scores against, fitted on the task's training rows: `majority`, `naive_bayes`."""
     max_eval_samples: int | None = Field(None, ge=1)
     """Score the first N rows of each evaluation split only."""

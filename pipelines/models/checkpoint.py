@@ -14,7 +14,7 @@ from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""
@@ -100,7 +100,7 @@ def _tokenizer_of(model: Path, given: Path) -> Path:
     return model  # transformers says what it misses there
 
 
-def config_of(checkpoint: Checkpoint) -> PretrainedConfig:
+def config_of(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The model's config; that of its base when it is an adapter. Raises ModelError."""
     import json
 
@@ -169,19 +169,20 @@ def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return min((limit for limit in limits if limit), default=None)
 
 
-def start_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that a decoder beside an encoder begins with. Raises ModelError."""
-    generation = getattr(model, "generation_config", None)
+def start_token(model: PreTrainedModel | PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that a decoder beside an encoder begins with, of a model or by its config alone. Raises ModelError."""
+    config, generation = getattr(model, "config", model), getattr(model, "generation_config", None)
     named = (
-        getattr(model.config, "decoder_start_token_id", None),
+        getattr(config, "decoder_start_token_id", None),
         getattr(generation, "decoder_start_token_id", None),
-        getattr(model.config, "bos_token_id", None),
-        tokenizer.pad_token_id,
+        getattr(config, "bos_token_id", None),
     )
     start = next((token for token in named if token is not None), None)
+    start = tokenizer.pad_token_id if start is None else start
     if start is None:
         raise ModelError(
-            "the model has no decoder_start_token_id, so its decoder cannot begin; set it in its config.json"
+            "the model has no decoder_start_token_id and the tokenizer no padding token, so the decoder cannot begin; "
+            "set decoder_start_token_id in the model's config"
         )
     return int(start)
 

@@ -18,6 +18,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED, Context
+from pipelines.metrics.statistics import interval_of_mean
 from pipelines.models.log_probabilities import TokenLogProbabilities, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
@@ -130,9 +131,8 @@ def compared(named: TokenLogProbabilities, reference: Tensor | None) -> PairLike
     return PairLikelihoods.of(total, lengths, reference)
 
 
-RESAMPLES = 1_000
-"""Of a bootstrap interval."""
-LEVEL = 0.95
+BOOTSTRAP = 0xB007
+"""The stream of random numbers that the intervals' pairs are drawn from."""
 
 
 def ask(
@@ -205,17 +205,8 @@ def scores(
         scores["reference_accuracy"] = float(likelier.mean())
         intervals["reference_accuracy"] = likelier
     for name, each in intervals.items():
-        scores[f"{name}_low"], scores[f"{name}_high"] = interval(each, seed)
+        scores[f"{name}_low"], scores[f"{name}_high"] = interval_of_mean(each, [seed, BOOTSTRAP])
     return {f"eval_{name}": value for name, value in scores.items()}
-
-
-def interval(values: np.ndarray, seed: int, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:
-    """The percentile bootstrap interval of a mean (Efron & Tibshirani 1993, section 13.3). values (pairs,)."""
-    random = np.random.default_rng([seed, 0xB007])
-    means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)]
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _right(both: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from pipelines.core.errors import Diverged, Stopped
+from pipelines.core.files import remove_unfinished
 from pipelines.core.interfaces import Context
 from pipelines.models import fsdp
 from pipelines.objectives.losses import Meter
@@ -38,7 +39,7 @@ def newest_checkpoint(context: Context) -> Path | None:
     folder = context.folder / "checkpoints"
     if context.world.is_main:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoints.remove_unfinished(folder)
+        remove_unfinished(folder)
     context.barrier()
     return checkpoints.newest_complete(folder)
 

@@ -22,6 +22,7 @@ from pipelines.core.model_types import loses_window, sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
 from pipelines.data.completions import Completions, stops_of
+from pipelines.data.ragged import padded
 from pipelines.objectives.attention_masks import additive, earlier, restarted
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
@@ -81,14 +82,7 @@ def numbered(
     both (batch, length)."""
     rows = [np.concatenate([np.asarray(part[key], dtype=np.int64) for part in each["parts"]]) for each in packs]
     owners = [np.repeat(np.arange(len(each["parts"])), [len(part[key]) for part in each["parts"]]) for each in packs]
-    longest = max(len(row) for row in rows)
-    values, numbers = (
-        np.full((len(rows), longest), fill, dtype=np.int64),
-        np.full((len(rows), longest), -1, dtype=np.int64),
-    )
-    for place, (row, owner) in enumerate(zip(rows, owners, strict=True)):
-        values[place, : len(row)], numbers[place, : len(owner)] = row, owner
-    return values, numbers
+    return padded(rows, fill)[0], padded(owners, -1)[0]
 
 
 def named_next(labels: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -17,13 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipelines.core.files import remove_unfinished
 from pipelines.core.interfaces import Context, World
 from pipelines.models import heads, opening
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.trainers.checkpoints import (
     mark_complete,
     newest_complete,
-    remove_unfinished,
     rotate,
     save_learnt,
     save_stage,

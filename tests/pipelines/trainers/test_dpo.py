@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
 from pipelines.trainers.dpo_settings import DPOArguments, sampled_at
 from tests import tiny
-from tests.covering import LONG
 
 WORDS = tiny.WORDS
 ROWS = [
@@ -329,16 +327,6 @@ def test_the_length_baseline_guesses_in_the_direction_that_is_right_more_often()
     assert (found["eval_longer_accuracy"], found["eval_shorter_accuracy"]) == (0.0, 1.0)
     assert found["eval_over_length"] == pytest.approx(-0.5)
     assert "eval_reference_accuracy" not in found
-
-
-@pytest.mark.wider
-def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    random = np.random.default_rng(3)
-    covered, draws = 0, 200 if os.environ.get(LONG) else 100
-    for draw in range(draws):
-        low, high = dpo_step.interval((random.random(100) < 0.6).astype(float), draw, resamples=200)
-        covered += low <= 0.6 <= high
-    assert 0.88 <= covered / draws <= 0.99
 
 
 def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, events):

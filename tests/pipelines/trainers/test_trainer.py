@@ -24,12 +24,12 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader
 
 from pipelines.core.errors import Diverged, Stopped
+from pipelines.core.files import COMPLETE
 from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
 from pipelines.models import layer_compilation
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.trainers import trainer
-from pipelines.trainers.checkpoints import MARKER
 from pipelines.trainers.trainer import EpochSampler, FineryTrainer, order
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -235,7 +235,7 @@ def test_events_and_metrics_say_what_happened(context: Callable[..., Context], e
     saved = [event for event in found if event["event"] == "checkpoint"]
     assert [event["step"] for event in saved] == [3, 6, 8]
     assert [path.name for path in sorted((place.folder / "checkpoints").iterdir())] == ["checkpoint-6", "checkpoint-8"]
-    assert Path(saved[-1]["path"], MARKER).is_file()
+    assert Path(saved[-1]["path"], COMPLETE).is_file()
     last = [event for event in found if event["event"] == "progress"][-1]
     assert (last["step"], last["total"]) == (8, 8)
     assert [event["id"] for event in found] == list(range(1, len(found) + 1))
