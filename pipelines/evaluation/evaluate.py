@@ -132,7 +132,8 @@ class Evaluate(PolicyKeys, Stage):
                 f"Known: {', '.join(able)}"
             )
             issues.append((("retrieval", "from"), sentence))
-        if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
+        forms = [TASK_KINDS.load(choice.kind).prompt_form for choice in choices]
+        if self.chat_template is not None and choices and "dialogues" not in forms:
             sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"
             issues.append((("chat_template",), sentence))
         for key, names in (("baselines", self.baselines), ("slices", self.slices)):

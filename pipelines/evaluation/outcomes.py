@@ -149,8 +149,8 @@ def _split(
         return SplitOutcomes(suffix, split, scored)
     as_text = isinstance(task, AsText)
     inner = task.task if as_text else task
-    classes = () if inner.kind == "regression" else tuple(inner.head.labels)
-    return SplitOutcomes(suffix, split, scored, "answers" if as_text else inner.kind, tuple(inner.metrics), classes)
+    kind = "answers" if as_text else inner.kind
+    return SplitOutcomes(suffix, split, scored, kind, tuple(inner.metrics), tuple(inner.head.labels))
 
 
 @dataclass(frozen=True)

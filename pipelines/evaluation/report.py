@@ -21,7 +21,7 @@ from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
-from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
+from pipelines.tasks.evaluation import BenchmarkChoice, Predictions, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ class Report:
     ) -> None:
         hidden = [each.split for each in predicted if each.labels is None]
         warnings = [each.doubt(task) for each in predicted]
-        guess = {"guess": "giving each word its most frequent tag"} if task.head.kind == "token_classification" else {}
-        warnings.append(no_better_than_majority(name, scores, ranges, majority, **guess))
+        guess = evaluation_of(task.kind).majority_guess
+        warnings.append(no_better_than_majority(name, scores, ranges, majority, guess))
         if hidden:
             warnings.append(
                 f"{name}: the labels of '{', '.join(hidden)}' are not public: predictions are written, without a score"
@@ -226,7 +226,7 @@ def no_better_than_majority(
     scores: Mapping[str, float],
     intervals: Mapping[str, tuple[float, float]],
     majority: Mapping[str, float],
-    guess: str = "always guessing the most frequent class",
+    guess: str = TaskEvaluation.majority_guess,
 ) -> str | None:
     """A sentence where a score's interval contains, or is worse than, what always guessing one class scores."""
     ends = {name: interval[smaller_is_better(name)] for name, interval in intervals.items()}

@@ -233,7 +233,7 @@ def _of_texts(task: Any, part: SplitColumns) -> Rescored | None:
 
 
 def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[np.generic]) -> Rescored:
-    classes = () if task.task.kind == "regression" else task.task.head.labels
+    classes = task.task.head.labels
     scored = score_answers(task.metrics, len(classes))
     return ScoredLogits(scored, predicted[:, None], labels, predicted == labels if classes else None)
 

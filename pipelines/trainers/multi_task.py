@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
+    from pipelines.tasks.base import TaskKind
     from pipelines.tasks.training import PreparedTask
     from pipelines.trainers.model_selection import Examples
     from pipelines.trainers.multi_task_model import SharedBody
@@ -147,6 +148,11 @@ class WrittenTask(TaskOfSeveral):
 def _is_decided(entry: TaskOfSeveral) -> bool:
     """Whether the answers of the task are classes or numbers, which can be written."""
     return bool(TASK_KINDS.load(entry.resolved(entry.id).kind).labels_texts)
+
+
+def _can_be_written(kind: type[TaskKind]) -> bool:
+    """Whether the answers to such tasks are texts, or classes and numbers that can be written."""
+    return kind.labels_texts or kind.prompt_form == "texts"
 
 
 def _written(entry: TaskOfSeveral) -> WrittenTask:
@@ -315,13 +321,9 @@ class MultiTask(Stage):
 
     def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[ConfigIssue]:
         kind = entry.resolved(entry.id).kind
-        if self.writes and not (_is_decided(entry) or kind == "seq2seq"):
-            written = TASK_KINDS.where(lambda each: each.labels_texts)
-            yield (
-                ("task",),
-                f"is of the kind {kind}, which has no form as text; those that have are "
-                f"{', '.join((*written, 'seq2seq'))}",
-            )
+        if self.writes and not _can_be_written(TASK_KINDS.load(kind)):
+            written = ", ".join(TASK_KINDS.where(_can_be_written))
+            yield ("task",), f"is of the kind {kind}, which has no form as text; those that have are {written}"
         else:
             yield from self.learnt(entry).learning_mistakes(entry.id, recipe)
 
@@ -378,6 +380,7 @@ class MultiTask(Stage):
 
     def run(self, context: Context) -> None:
         """Encode every task, mix, train, save a model a task and the body."""
+        from pipelines.models.heads import head_settings
         from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
         from pipelines.trainers.multi_task_sampling import MixtureSampler, TaskMixture
         from pipelines.trainers.multi_task_trainer import (
@@ -415,7 +418,7 @@ class MultiTask(Stage):
             lessons=lessons,
             selections=selections,
             weights=[entry.weight for entry in self.tasks],
-            squared=[entry.resolved(entry.id).kind == "regression" and not self.writes for entry in self.tasks],
+            squared=[head_settings(head).get("problem_type") == "regression" for head in heads],
             metrics=[lesson.metric for lesson in lessons],
             sampler=sampler,
             tasks_per_step=self.parts,

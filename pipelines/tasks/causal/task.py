@@ -54,6 +54,8 @@ class Causal(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "dialogues"
     stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
     outputs: ClassVar[str | None] = "texts"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("prompt",)
     smooths_labels: ClassVar[bool] = True
     kind: Literal["causal"]
     format: FormatName | None = None
@@ -109,6 +111,10 @@ class Causal(TaskKind):
             names=dict(self.columns),
             answer_pattern=self.answer_pattern,
         )
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return CausalTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -226,6 +226,10 @@ class ExtractiveQA(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "answers"
     stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
     outputs: ClassVar[str | None] = "spans of a text"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("question", "context")
+    column_counts: ClassVar[tuple[int, ...]] = (2,)
+    columns_needed: ClassVar[str] = "two: the question's and the context's"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     kind: Literal["qa"]
     question: Column = "question"
@@ -269,6 +273,10 @@ class ExtractiveQA(TaskKind):
             id_column=self.id,
             version_2=self.version_2_with_negative,
         )
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return QuestionTask
 
     @classmethod
     def example(cls) -> TaskExample:

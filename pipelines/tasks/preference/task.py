@@ -63,6 +63,8 @@ class Preference(TaskKind):
 
     head_kind: ClassVar[HeadKind] = "reward"
     outputs: ClassVar[str | None] = "the better of two answers"
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ()
+    column_counts: ClassVar[tuple[int, ...]] = ()
     kind: Literal["preference"]
     format: FormatName | None = None
     """How rows are written: `prompt_chosen_rejected`, `chosen_rejected`, `transcripts`, `openai` or
@@ -121,6 +123,10 @@ class Preference(TaskKind):
             split_seed=self.split_seed,
             skip_bad_rows=self.skip_bad_rows,
         )
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return PreferenceTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -14,8 +15,23 @@ from pipelines.data.references import DataPath
 from pipelines.tasks.base import Column, LabelledTask, PromptForm, TaskExample, TaskKind, inline_places
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
+
+
+@dataclass(frozen=True)
+class Seq2SeqTask(LabelledTask):
+    """A task whose labels are texts."""
+
+    @property
+    def head(self) -> Head:
+        """A head that writes."""
+        return Head("seq2seq_lm")
+
+    def _read_labels(self, data: Dataset, index: Sequence[int], described: str) -> Sequence[str]:
+        return self._texts(data, self.label, index, described)
 
 
 class Seq2Seq(TaskKind):
@@ -25,6 +41,10 @@ class Seq2Seq(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "texts"
     stage_keys: ClassVar[tuple[str, ...]] = ("objective", "max_source_length", "max_target_length")
     outputs: ClassVar[str | None] = "texts"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("text",)
+    column_counts: ClassVar[tuple[int, ...]] = (1,)
+    columns_needed: ClassVar[str] = "one"
     kind: Literal["seq2seq"]
     source: Column
     """The column of the texts. `translation.en` is the entry `en` of a column `translation` that holds objects."""
@@ -49,7 +69,7 @@ class Seq2Seq(TaskKind):
 
     def task(self, name: str) -> LabelledTask:
         """The task under that name."""
-        return LabelledTask(
+        return Seq2SeqTask(
             name=name,
             kind=self.kind,
             columns=(self.source,),
@@ -57,6 +77,10 @@ class Seq2Seq(TaskKind):
             metrics=("bleu", "chrf"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return Seq2SeqTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -175,6 +175,9 @@ class TokenClassification(TaskKind):
     head_kind: ClassVar[HeadKind] = "token_classification"
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("tokens",)
+    column_counts: ClassVar[tuple[int, ...]] = (1,)
+    columns_needed: ClassVar[str] = "one, with lists of words"
     kind: Literal["token_classification"]
     tokens: Column = "tokens"
     """The column of the words: lists of texts."""
@@ -227,6 +230,10 @@ class TokenClassification(TaskKind):
             places=inline_places(self.train, self.validation, self.test, self.name),
             scheme=self.scheme,
         )
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return TokenTask
 
     @classmethod
     def example(cls) -> TaskExample:
