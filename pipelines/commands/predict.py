@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,13 @@ from pipelines.commands.trained_models import (
     refuse_mistakes,
 )
 from pipelines.core.errors import CommandError, DataError, ModelError
-from pipelines.core.files import JSONObject
+from pipelines.core.files import JSONObject, whole_file
 from pipelines.core.model_abilities import head_of
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.core.task_files import names_file
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.reward_inputs import settings_in
 from pipelines.data.tables import READERS
-from pipelines.evaluation.prediction_tables import check_ending, write_table
 from pipelines.models import checkpoint
 from pipelines.models.generate import continue_prompts, how
 from pipelines.models.heads import saved_head
@@ -40,6 +41,8 @@ from pipelines.tasks.text_to_text import AsText
 
 OWN = "data"
 """The split that the rows of one's own file are."""
+ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
+"""Of the file of predictions."""
 SHOWN = 20
 """Different answers up to which they are counted."""
 
@@ -88,6 +91,40 @@ def answer(fields: JSONObject) -> JSONObject:
         "counts": dict(counts.most_common()) if len(counts) <= SHOWN and len(answers) > SHOWN else {},
         "warnings": warnings,
     }
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Write the columns as the path's ending says, whole or not at all. Lists in CSV and TSV are JSON. Raises
+    CommandError."""
+    check_ending(path)
+    names = list(columns)
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    with whole_file(path) as temporary:
+        if path.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            pq.write_table(
+                pa.table({name: list(values) for name, values in columns.items()}), temporary, compression="zstd"
+            )
+        elif path.suffix == ".jsonl":
+            temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        else:
+            text = io.StringIO()
+            writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows([[_cell(row[name]) for name in names] for row in rows])
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else "" if value is None else value
+
+
+def check_ending(path: Path) -> None:
+    """Raise CommandError for a file that cannot be written."""
+    if path.suffix not in ENDINGS:
+        raise CommandError(f"--out '{path}' must end with one of {', '.join(ENDINGS)}")
 
 
 def chosen(models: Sequence[TrainedModel], request: PredictRequest) -> TrainedModel:

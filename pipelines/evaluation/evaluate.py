@@ -132,8 +132,8 @@ class Evaluate(PolicyKeys, Stage):
                 f"Known: {', '.join(able)}"
             )
             issues.append((("retrieval", "from"), sentence))
-        forms = [TASK_KINDS.load(choice.kind).prompt_form for choice in choices]
-        if self.chat_template is not None and choices and "dialogues" not in forms:
+        read = [TASK_KINDS.load(choice.kind).evaluation_keys for choice in choices]
+        if self.chat_template is not None and choices and not any("chat_template" in each for each in read):
             sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"
             issues.append((("chat_template",), sentence))
         for key, names in (("baselines", self.baselines), ("slices", self.slices)):
@@ -150,19 +150,19 @@ class Evaluate(PolicyKeys, Stage):
 
     def _without_use(self, choices: Sequence[BenchmarkChoice]) -> list[ConfigIssue]:
         """The first block of settings that no benchmark reads."""
-        kinds = {choice.kind for choice in choices}
-        if "generation" in self.model_fields_set and not any(TASK_KINDS.load(kind).writes() for kind in kinds):
+        kinds = [TASK_KINDS.load(kind) for kind in {choice.kind for choice in choices}]
+        if "generation" in self.model_fields_set and not any(kind.writes() for kind in kinds):
             what = "answers are texts"
             return [
                 (("generation",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")
             ]
-        if "spans" in self.model_fields_set and "qa" not in kinds:
+        if "spans" in self.model_fields_set and not any("spans" in kind.evaluation_keys for kind in kinds):
             what = "answers are spans of a text"
             return [(("spans",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")]
         if self.retrieval is not None and self.retrieval.source is not None and self.retrieval.name != "embeddings":
             sentence = f"is for retrieval.name: embeddings, and it is {self.retrieval.name}; leave it out"
             return [(("retrieval", "from"), sentence)]
-        if self.retrieval is not None and kinds != {"qa"}:
+        if self.retrieval is not None and {"retrieval" in kind.evaluation_keys for kind in kinds} != {True}:
             what = "answers are spans of a text"
             return [
                 (("retrieval",), f"is for benchmarks whose {what}, and not all that are scored have such; leave it out")

@@ -371,6 +371,8 @@ class TaskKind(Block):
     """What an estimate of cost leaves out, where a row is more than one sequence."""
     stage_keys: ClassVar[tuple[str, ...]] = ()
     """Keys that a stage may give beside such a task, and beside no task of another kind."""
+    evaluation_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that an evaluate stage may give for such benchmarks, and for no benchmarks of another kind."""
     outputs: ClassVar[str | None] = None
     """What a model answers with, in words; None where that is one of the task's classes."""
     read_as: ClassVar[str | None] = None

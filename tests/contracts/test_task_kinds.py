@@ -17,7 +17,7 @@ from markupsafe import escape
 from pydantic import ValidationError
 from transformers import BertConfig
 
-from pipelines.commands.predict import foreign_task
+from pipelines.commands.predict import foreign_task, write_table
 from pipelines.commands.trained_models import find
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
@@ -28,7 +28,6 @@ from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
 from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, form_of, prompt_for, unfit
 from pipelines.evaluation.few_shot.questions import questions_of
-from pipelines.evaluation.prediction_tables import write_table
 from pipelines.models.checkpoint import Checkpoint
 from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of

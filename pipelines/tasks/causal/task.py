@@ -53,6 +53,7 @@ class Causal(TaskKind):
     head_kind: ClassVar[HeadKind] = "causal_lm"
     prompt_form: ClassVar[PromptForm | None] = "dialogues"
     stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("chat_template",)
     outputs: ClassVar[str | None] = "texts"
     selects_by_loss: ClassVar[bool] = True
     unnamed_columns: ClassVar[tuple[str, ...] | None] = ("prompt",)

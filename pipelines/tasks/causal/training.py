@@ -8,7 +8,7 @@ none sees another: positions start again with each, and the mask keeps them apar
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,14 @@ from pipelines.data import chat_templates
 from pipelines.data.completions import Completions, stops_of
 from pipelines.data.ragged import padded
 from pipelines.objectives.attention_masks import additive, earlier, restarted
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -170,6 +172,12 @@ class CausalTraining(TaskTraining):
                 raise IncompatibleError(f"packing is true, which {why}")
             return PreparedTask(pack_completions(examples, limit), packed, loss, meter=meter)
         return PreparedTask(examples, CompletionCollator(pad), loss, meter=meter)
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """A dialogue; each token is learnt where the one before it is asked to name it."""
+        ids, labels = batch["input_ids"][0], batch["labels"][0]
+        learnt = [False, *(labels[:-1] != IGNORED).tolist()]
+        return {"pieces": token_pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
 
 
 def inherited_template(context: Context) -> str | None:

@@ -225,6 +225,7 @@ class ExtractiveQA(TaskKind):
     head_kind: ClassVar[HeadKind] = "question_answering"
     prompt_form: ClassVar[PromptForm | None] = "answers"
     stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("spans", "retrieval")
     outputs: ClassVar[str | None] = "spans of a text"
     selects_by_loss: ClassVar[bool] = True
     unnamed_columns: ClassVar[tuple[str, ...] | None] = ("question", "context")

@@ -24,6 +24,7 @@ class InstructionPairs(Causal):
 
     head_kind: ClassVar[HeadKind] = "seq2seq_lm"
     prompt_form: ClassVar[PromptForm | None] = None
+    evaluation_keys: ClassVar[tuple[str, ...]] = ()
     smooths_labels: ClassVar[bool] = False
     read_as: ClassVar[str | None] = "seq2seq"
     kind: Literal["instruction_pairs"]  # type: ignore[assignment]
