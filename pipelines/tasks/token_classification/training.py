@@ -216,8 +216,5 @@ class TokenClassificationTraining(TaskTraining):
             for token, label in zip(ids, labels, strict=True)
             if label != IGNORED
         ]
-        return {
-            "pieces": token_pieces(tokenizer, ids, labels != IGNORED),
-            "answer": " ".join(tags),
-            "tokens": len(ids),
-        }
+        shown = token_pieces(tokenizer, ids, labels != IGNORED)
+        return {"pieces": shown, "answer": " ".join(tags), "tokens": len(ids)}
