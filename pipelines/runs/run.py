@@ -378,7 +378,8 @@ class RecipeRun:
         """Everything a stage is given."""
         stage_files.use(self.folders)
         world = world or World()
-        barrier = distributed.barrier(world)
+        main = distributed.MainProcess(world, self.place.folder, distributed.timeout(stage))
+        barrier = distributed.barrier(main)
         models = StageModels(self.recipe, stage, self.start, self.folders, self.precision, world, barrier)
         return Context(
             stage_id=stage.id,
@@ -397,7 +398,7 @@ class RecipeRun:
             barrier=barrier,
             beat=beat,
             fits=partial(self._fits, stage, world),
-            gather=distributed.gather(world),
+            gather=distributed.gather(main),
         )
 
     def _fits(self, stage: Stage, world: World, each: int) -> bool:
@@ -496,7 +497,7 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, profile: Profile, pr
         with stop_on_signals(stop):
             recipe = load_recipe(run_folder / "recipe.yaml")
             stage = recipe.stage(stage_id)
-            seconds: int = getattr(getattr(stage, "arguments", None), "ddp_timeout", distributed.TIMEOUT)
+            seconds = distributed.timeout(stage)
             world = distributed.join_world(processes, profile, seconds)
             job = RecipeRun(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)
