@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipelines.core.errors import CommandError
-from pipelines.core.files import whole_file
+from pipelines.core.files import finite, whole_file
 
 ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
 
@@ -29,7 +29,9 @@ def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
                 pa.table({name: list(values) for name, values in columns.items()}), temporary, compression="zstd"
             )
         elif path.suffix == ".jsonl":
-            temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            temporary.write_text(
+                "".join(json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+            )
         else:
             text = io.StringIO()
             writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")

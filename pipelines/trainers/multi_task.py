@@ -514,4 +514,4 @@ class MultiTask(Stage):
         elif self.tuner.merges:
             save_body(shared, self.tuner, context.folder / "model")
             tokenizer.save_pretrained(str(context.folder / "model"))
-        write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+        write_json(context.folder / "metrics.json", metrics)

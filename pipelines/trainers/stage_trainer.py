@@ -27,6 +27,7 @@ from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from pipelines.core.errors import Diverged, StageError
+from pipelines.core.files import restored
 from pipelines.core.interfaces import Context
 from pipelines.core.scores import smaller_is_better
 from pipelines.core.training_arguments import TrainingArguments
@@ -496,6 +497,8 @@ class StageTrainer(Base):  # type: ignore[misc]
         if self.state.global_step == 0:
             return
         state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        self.state.best_metric = restored(self.state.best_metric)
+        self.state.log_history = restored(self.state.log_history)
         losses = state["loss_since_log"]  # of each process; what is logged is their mean
         mine = losses[self.context.world.rank] if len(losses) == self.context.world.size else sum(losses) / len(losses)
         self._tr_loss += torch.tensor(mine, device=self._tr_loss.device)
