@@ -38,6 +38,7 @@ from pipelines.core.launch import BY_DEEPSPEED
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
+from pipelines.core.shared_bases import base_of
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
@@ -123,6 +124,8 @@ class RecipeRun:
         own = self.recipe.model
         if own.checkpoint is None:
             return own
+        if (adapted := base_of(Path(own.checkpoint))) is not None and not Path(adapted).is_dir():
+            commit_of(adapted, read_json(Path(own.checkpoint) / "adapter_config.json").get("revision"))
         commit = _commit(own.checkpoint, own.revision)
         return own if commit == own.revision else own.model_copy(update={"revision": commit})
 
