@@ -1,7 +1,7 @@
 """Where an adapter's base lies, and which published adapters may stand on one copy of their base. No torch.
 
-Those may whose bases are equal, byte for byte. A publication with `merge: false` holds its adapter, and its base in `base/`. What counts is the SHA-256 of the files
-that lie there, and not what a list of checksums says of them.
+Bases are shared that are equal, byte for byte. A publication with `merge: false` holds its adapter, and its base in
+`base/`. What counts is the SHA-256 of the files that lie there, and not what a list of checksums says of them.
 """
 
 from __future__ import annotations
