@@ -59,7 +59,7 @@ def identity_of(columns: SplitColumns, classes: Sequence[str] = ()) -> str:
     Labels that are written as the names of `classes` count as the numbers that a classification head has for them.
     """
     labels = columns.get("label", columns.get("reference"))
-    if isinstance(labels, list) and set(labels) <= {*classes, None} and classes:
+    if classes and isinstance(labels, list) and set(labels) <= {*classes, None}:
         labels = None if None in labels else np.array([classes.index(label) for label in labels])
     digest = hashlib.sha256(np.asarray(columns["index"], dtype=np.int64).tobytes())
     if isinstance(labels, np.ndarray):  # numbers of classes stand as floats where a regression is in the same file
