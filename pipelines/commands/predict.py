@@ -23,7 +23,7 @@ from pipelines.commands.trained_models import (
     refuse_mistakes,
 )
 from pipelines.core.errors import CommandError, DataError, ModelError
-from pipelines.core.files import JSONObject, whole_file
+from pipelines.core.files import JSONObject, finite, whole_file
 from pipelines.core.model_abilities import head_of
 from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.core.task_files import names_file
@@ -108,7 +108,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
                 pa.table({name: list(values) for name, values in columns.items()}), temporary, compression="zstd"
             )
         elif path.suffix == ".jsonl":
-            temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+            lines = "".join(json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text(lines, encoding="utf-8")
         else:
             text = io.StringIO()
             writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -72,9 +73,33 @@ def write_text(path: Path, text: str, errors: str = "strict") -> None:
     write_bytes(path, text.encode("utf-8", errors))
 
 
-def write_json(path: Path, data: object, allow_nan: bool = False) -> None:
-    """`data` as indented JSON, whole or not at all. NaN is refused: it is no JSON."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
+def finite(value: object) -> Any:
+    """JSON has no NaN or infinity: they become strings, `"nan"` and `"inf"`, so that what is written stays valid."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
+
+
+NOT_FINITE = ("nan", "inf", "-inf")
+"""What `finite` writes in place of floats that JSON has no word for."""
+
+
+def restored(value: Any) -> Any:
+    """What `finite` was given, of data whose texts are no such words."""
+    if isinstance(value, str) and value in NOT_FINITE:
+        return float(value)
+    if isinstance(value, dict):
+        return {key: restored(entry) for key, entry in value.items()}
+    return [restored(entry) for entry in value] if isinstance(value, list) else value
+
+
+def write_json(path: Path, data: object) -> None:
+    """`data` as indented JSON that every reader takes (`finite`), whole or not at all."""
+    write_text(path, json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def archive_name(model: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.files import write_json
 from pipelines.core.model_abilities import REWARD
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
@@ -68,7 +69,7 @@ class RewardSettings:
 
     def write(self, folder: Path, more: Mapping[str, object]) -> None:
         """Put the file into the folder of the model; `more` is told beside."""
-        (folder / FILE).write_text(json.dumps({**asdict(self), **more}, indent=2))
+        write_json(folder / FILE, {**asdict(self), **more})
 
 
 def settings_in(folder: Path | str) -> RewardSettings | None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
-from pipelines.core.events import finite
-from pipelines.core.files import whole_file, write_json
+from pipelines.core.files import finite, whole_file, write_json
 from pipelines.core.interfaces import Context, Rows, Task
 from pipelines.core.scores import better, percent_metrics, score_names, smaller_is_better
 from pipelines.data.encoding import read_part
@@ -191,8 +190,8 @@ class Report:
         if stands_on:
             self.details[GLUE_SCORE] = stands_on
             self.metrics |= {GLUE_SCORE: average} if average else {}
-        write_json(folder / "details.json", finite(self.details))
-        write_json(folder / "metrics.json", finite(self.metrics))
+        write_json(folder / "details.json", self.details)
+        write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
@@ -286,4 +285,6 @@ def trained_on(name: str, reference: DatasetReference, chosen: PretrainedStage) 
 def write_mistakes(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Write `mistakes.jsonl` atomically, one object a line."""
     with whole_file(path) as temporary:
-        temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        temporary.write_text(
+            "".join(json.dumps(finite(line), ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
+        )

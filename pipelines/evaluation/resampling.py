@@ -190,7 +190,10 @@ class ScoredLogits:
 
     def mixed(self, other: ScoredLogits, swapped: NDArray[np.bool_]) -> dict[str, float]:
         """The scores with the other's answers where `swapped` (examples,)."""
-        scores: dict[str, float] = self.scored(np.where(swapped[:, None], other.logits, self.logits), self.labels)
+        answers, outputs = other.logits, self.logits.shape[1]
+        if answers.shape[1] != outputs:  # one model wrote the classes that the other has logits of
+            answers = decide(answers)[:, None] if outputs == 1 else np.eye(outputs)[answers[:, 0].astype(int)]
+        scores: dict[str, float] = self.scored(np.where(swapped[:, None], answers, self.logits), self.labels)
         return scores
 
 

@@ -12,6 +12,7 @@ from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
+from pipelines.core.shared_bases import base_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -102,23 +103,14 @@ def _tokenizer_of(model: Path, given: Path) -> Path:
 
 def config_of(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The model's config; that of its base when it is an adapter. Raises ModelError."""
-    import json
-
     from transformers import AutoConfig
 
     from pipelines.architectures.registration import register
 
     register()
-    source: str | Path = checkpoint.source
-    folder = Path(source)
+    folder = Path(checkpoint.source)
     try:
-        if (folder / "adapter_config.json").is_file():
-            beside = checkpoint.adapter_base or folder.parent / "base"
-            named = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get(
-                "base_model_name_or_path"
-            )
-            source = beside if beside.is_dir() else str(named)
-        return AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+        return AutoConfig.from_pretrained(base_of(folder) or checkpoint.source, trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         sentence = " ".join(str(error).split())
         if not folder.is_dir():

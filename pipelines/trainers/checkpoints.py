@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from pipelines.core.files import COMPLETE, write_json, write_text
+from pipelines.core.files import COMPLETE, restored, write_json
 from pipelines.core.interfaces import Context, Head
 from pipelines.models import fsdp
 from pipelines.tuners.tuner import Tuner
@@ -45,8 +45,11 @@ def sync(folder: Path) -> None:
 
 def mark_complete(folder: Path, state: State) -> None:
     """Declare a checkpoint whole. `state` is what the loop needs back beside the trainer's own files."""
+    own = folder / TRAINER_STATE_NAME
+    if own.is_file():  # transformers writes NaN and Infinity into it, which `restored` gives back
+        write_json(own, json.loads(own.read_text(encoding="utf-8")))
     sync(folder)
-    write_text(folder / COMPLETE, json.dumps(state))
+    write_json(folder / COMPLETE, state)
 
 
 def unmark(folder: Path) -> None:
@@ -77,7 +80,7 @@ def rotate(folder: Path, limit: int, best: str | None) -> None:
 
 def state_of(checkpoint: Path) -> State:
     """What `mark_complete` was given."""
-    state: State = json.loads((checkpoint / COMPLETE).read_text())
+    state: State = restored(json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8")))
     return state
 
 
@@ -111,7 +114,7 @@ def save_stage(
             final = context.folder / "model"
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
-            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+            write_json(context.folder / "metrics.json", metrics)
     context.barrier()
 
 

@@ -25,8 +25,8 @@ from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (
     PairLikelihoods,
     implicit_rewards,
-    learnt_rewards,
     likelihood_weight,
+    per_token_rewards,
     weighed,
 )
 from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
@@ -144,13 +144,14 @@ def ask(
     batch_size: int,
 ) -> dict[str, np.ndarray]:
     """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`,
-    `reference` (its log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
+    `per_token` (the same per token, 0 where the losses do not compare them so), `reference` (its log-probabilities, 0
+    without one) and `lengths` in tokens. The processes share the work."""
     model = extract_model_from_parallel(model, keep_fp32_wrapper=False)  # the loop made it compute in its precision
     device = next(model.parameters()).device
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
     )
-    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
+    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "per_token", "reference", "lengths")}
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
@@ -159,13 +160,14 @@ def ask(
             batch = {name: value.to(device) for name, value in collate(asked).items()}
             named = token_log_probabilities(model, batch, temperature=step.temperature)
             pairs = compared(named, step.reference_answers(model, batch, exact=True))
-            rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
+            told = pairs, step.arguments.beta, tuple(step.weights)
             for name, both in (
-                ("rewards", rewards),
+                ("rewards", implicit_rewards(*told)),
+                ("per_token", per_token_rewards(*told) or ()),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
                 ("lengths", (pairs.chosen_length, pairs.rejected_length)),
             ):
-                if not places:
+                if not places or not both:
                     continue
                 answers[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
     model.train(training)
@@ -200,6 +202,9 @@ def scores(
         "over_length": float((right - guessed).mean()),
     }
     intervals = {"rewards/accuracies": right, "longer_accuracy": longer, "over_length": right - guessed}
+    if answers["per_token"].any():
+        scores["rewards/accuracies_per_token"] = accuracy(answers["per_token"])
+        intervals["rewards/accuracies_per_token"] = _right(answers["per_token"])
     if answers["reference"].any():
         likelier = _right(answers["reference"])
         scores["reference_accuracy"] = float(likelier.mean())

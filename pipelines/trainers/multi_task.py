@@ -27,6 +27,7 @@ from pipelines.core.errors import StageError
 from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
+from pipelines.core.scores import smaller_is_better
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.tasks.subject import Subject
 from pipelines.tasks.text_to_text import AsText
@@ -466,6 +467,10 @@ class MultiTask(Stage):
         if self.arguments.eval_strategy != "no" and not self.arguments.metric_for_best_model:
             scored = any(lesson.score is not None for lesson in lessons)
             overrides["metric_for_best_model"] = "mean" if scored else "loss"
+        decides = (self.arguments.metric_for_best_model or "").removeprefix("eval_")
+        owner = max((each for each in self.ids if decides.startswith(f"{each}_")), key=len, default=None)
+        if owner is not None and self.arguments.greater_is_better is None:
+            overrides["greater_is_better"] = not smaller_is_better(decides.removeprefix(f"{owner}_"))
         return overrides
 
     def _save(
@@ -512,4 +517,4 @@ class MultiTask(Stage):
         elif self.tuner.merges:
             save_body(shared, self.tuner, context.folder / "model")
             tokenizer.save_pretrained(str(context.folder / "model"))
-        write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+        write_json(context.folder / "metrics.json", metrics)

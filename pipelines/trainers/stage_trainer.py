@@ -22,7 +22,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from pipelines.core.errors import Diverged, Stopped
-from pipelines.core.files import remove_unfinished
+from pipelines.core.files import remove_unfinished, restored
 from pipelines.core.interfaces import Context
 from pipelines.models import fsdp
 from pipelines.objectives.losses import Meter
@@ -309,6 +309,8 @@ class StageTrainer(ShardingTrainer):
         if self.state.global_step == 0:
             return
         state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        self.state.best_metric = restored(self.state.best_metric)
+        self.state.log_history = restored(self.state.log_history)
         losses = state["loss_since_log"]  # of each process; what is logged is their mean
         mine = losses[self.context.world.rank] if len(losses) == self.context.world.size else sum(losses) / len(losses)
         self._tr_loss += torch.tensor(mine, device=self._tr_loss.device)

@@ -8,6 +8,7 @@ Checkpoints of what learns: written by the main process, where the Trainer looks
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -40,10 +41,10 @@ def test_the_newest_marked_checkpoint_is_taken_whatever_lies_beside_it(tmp_path:
         (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("weights")
     assert newest_complete(tmp_path) is None
     for step in (9, 10):
-        mark_complete(tmp_path / f"checkpoint-{step}", {"step": step, "loss": 0.1 + 0.2})
+        mark_complete(tmp_path / f"checkpoint-{step}", {"step": step, "loss": 0.1 + 0.2, "best": [-math.inf]})
     found = newest_complete(tmp_path)
     assert found == tmp_path / "checkpoint-10"
-    assert state_of(found) == {"step": 10, "loss": 0.1 + 0.2}
+    assert state_of(found) == {"step": 10, "loss": 0.1 + 0.2, "best": [-math.inf]}
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,28 @@ def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[...
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(third).items())
 
 
+def test_checkpoints_of_undefined_scores_are_json_and_are_resumed_from(context: Callable[..., Context]) -> None:
+    rows = examples("classification", 21)
+    words = {"selection": rows[16:], "arguments": SELECTING | {"num_train_epochs": 3}}
+    scores = [math.nan, math.nan, 0.5]
+    whole, _ = simple(context("whole"), rows[:8], score=scripted(scores), **words)
+
+    place = context("stopped")
+
+    def stop_after_the_second(count: int) -> None:
+        place.stop.requested = count == 2
+
+    with pytest.raises(Stopped):
+        simple(place, rows[:8], score=scripted(scores, stop_after_the_second), **words)
+    files = list(place.folder.glob("checkpoints/checkpoint-*/*.json"))
+    assert {"trainer_state.json", "complete.json"} <= {path.name for path in files}
+    for path in files:
+        json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    resumed, _ = simple(context("stopped"), rows[:8], score=scripted(scores[2:]), **words)
+    wanted = weights(whole)
+    assert all(torch.equal(wanted[name], weight) for name, weight in weights(resumed).items())
+
+
 def test_selection_by_loss_takes_the_smallest(context: Callable[..., Context], events: Any) -> None:
     rows, place = examples("classification", 21), context()
     arguments = SELECTING | {"metric_for_best_model": "loss", "num_train_epochs": 3, "learning_rate": 0.05}
