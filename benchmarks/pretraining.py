@@ -159,7 +159,7 @@ def peer(
     )
     ended = trainer.train()
     trainer.save_model(str(out / "model"))
-    from pipelines.trainers.stage_trainer import peak_memory
+    from pipelines.trainers.throughput import peak_memory
 
     print(json.dumps({"seconds": ended.metrics["train_runtime"], "peak": peak_memory(), "times": times}))
 

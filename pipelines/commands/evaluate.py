@@ -170,9 +170,9 @@ def logits_of(models: Sequence[TrainedModel], task_name: str, split: str, settin
     # a model that writes its answers: each is the class, or the number, that its text stands for; what is no answer,
     # the second class
     predictions = np.asarray(task.read(list(predicted.texts), [task.answer(0)] * len(predicted.texts))[0])
-    if task.task.kind == "regression":
+    if not (classes := len(task.task.head.labels)):
         return predictions.astype(np.float64)[:, None]
-    return np.eye(len(task.task.head.labels))[predictions.astype(np.int64)]
+    return np.eye(classes)[predictions.astype(np.int64)]
 
 
 def ask_split(models: Sequence[TrainedModel], task_name: str, split: str, settings: JSONObject) -> tuple[Any, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,50 +23,28 @@ from pipelines.commands.trained_models import (
     refuse_mistakes,
 )
 from pipelines.core.errors import CommandError, DataError, ModelError
-from pipelines.core.files import JSONObject
-from pipelines.core.registry import TASKS
+from pipelines.core.files import JSONObject, finite, whole_file
+from pipelines.core.model_abilities import head_of
+from pipelines.core.registry import TASK_KINDS, TASKS
 from pipelines.core.task_files import names_file
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.reward_inputs import settings_in
 from pipelines.data.tables import READERS
-from pipelines.evaluation.prediction_tables import check_ending, write_table
 from pipelines.models import checkpoint
 from pipelines.models.generate import continue_prompts, how
 from pipelines.models.heads import saved_head
-from pipelines.tasks.base import LabelledTask, SplitLocation, resolve
+from pipelines.tasks.base import LabelledTask, SplitLocation, TaskKind, resolve
 from pipelines.tasks.benchmarks import read_file
 from pipelines.tasks.causal.evaluation import template_of
-from pipelines.tasks.causal.task import CausalTask
 from pipelines.tasks.evaluation import BenchmarkChoice, SplitRequest, evaluation_of
-from pipelines.tasks.extractive_qa.task import QuestionTask
-from pipelines.tasks.preference.task import PreferenceTask
 from pipelines.tasks.text_to_text import AsText
-from pipelines.tasks.token_classification.task import TokenTask
 
 OWN = "data"
 """The split that the rows of one's own file are."""
+ENDINGS = (".parquet", ".jsonl", ".csv", ".tsv")
+"""Of the file of predictions."""
 SHOWN = 20
 """Different answers up to which they are counted."""
-KINDS = {
-    "ForSequenceClassification": "classification",
-    "ForTokenClassification": "token_classification",
-    "ForQuestionAnswering": "qa",
-    "ForConditionalGeneration": "seq2seq",
-    "MTModel": "seq2seq",
-    "ForCausalLM": "causal",
-    "LMHeadModel": "causal",
-}
-"""What a checkpoint that says nothing else answers, by the end of its class's name."""
-COLUMNS = {
-    "classification": ("text",),
-    "regression": ("text",),
-    "seq2seq": ("text",),
-    "token_classification": ("tokens",),
-    "qa": ("question", "context"),
-    "causal": ("prompt",),
-    "preference": (),
-}
-"""The columns that are read where neither the model nor the user names them."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +91,41 @@ def answer(fields: JSONObject) -> JSONObject:
         "counts": dict(counts.most_common()) if len(counts) <= SHOWN and len(answers) > SHOWN else {},
         "warnings": warnings,
     }
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Write the columns as the path's ending says, whole or not at all. Lists in CSV and TSV are JSON. Raises
+    CommandError."""
+    check_ending(path)
+    names = list(columns)
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    with whole_file(path) as temporary:
+        if path.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            pq.write_table(
+                pa.table({name: list(values) for name, values in columns.items()}), temporary, compression="zstd"
+            )
+        elif path.suffix == ".jsonl":
+            lines = "".join(json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text(lines, encoding="utf-8")
+        else:
+            text = io.StringIO()
+            writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows([[_cell(row[name]) for name in names] for row in rows])
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else "" if value is None else value
+
+
+def check_ending(path: Path) -> None:
+    """Raise CommandError for a file that cannot be written."""
+    if path.suffix not in ENDINGS:
+        raise CommandError(f"--out '{path}' must end with one of {', '.join(ENDINGS)}")
 
 
 def chosen(models: Sequence[TrainedModel], request: PredictRequest) -> TrainedModel:
@@ -172,12 +187,11 @@ def own_task(model: TrainedModel, request: PredictRequest) -> Any:
         "hidden_label": None,
         "empty_texts": True,
     }
-    if task.kind != "causal":
+    kind: type[TaskKind] = TASK_KINDS.load(task.kind)
+    if kind.prompt_form != "dialogues":
         refuse_plain_text(task, request)
         words["columns"] = columns_for(task, request)
-    if task.kind == "qa":
-        words["id_column"] = None
-    if task.kind in ("classification", "token_classification") and task.labels is None:
+    if kind.finds_labels and task.labels is None:
         words["labels"] = class_names(model)
     task_of_file = evaluation_of(task.kind).without_gold(replace(task, **words))
     return AsText(task_of_file) if getattr(model.subject, "as_text", False) else task_of_file
@@ -211,64 +225,34 @@ def refuse_plain_text(task: LabelledTask, request: PredictRequest) -> None:
 def columns_for(task: LabelledTask, request: PredictRequest) -> tuple[str, ...]:
     """The columns that are read. Raises CommandError where another number of them is needed."""
     given = tuple(request.text) or task.columns
-    if request.text and task.kind == "multiple_choice":
-        raise CommandError(
-            f"--text cannot name the columns of questions with options; call them {', '.join(task.columns)}"
-        )
-    if task.kind == "multiple_choice":
-        return given
-    if not task.columns:  # the rows themselves tell how they are written
-        if request.text:
-            known = "; or ".join(", ".join(each) for each in evaluation_of(task.kind).ways(task))
-            raise CommandError(f"--text cannot name the columns that this model reads; call them {known}")
-        return ()
-    allowed = {"qa": (2,), "token_classification": (1,), "seq2seq": (1,)}.get(task.kind, (1, 2))
-    if len(given) not in allowed:
-        needed = {
-            "qa": "two: the question's and the context's",
-            "token_classification": "one, with lists of words",
-        }.get(task.kind, "one, or two of a pair")
-        raise CommandError(f"--text is given {len(given)} times, must name {needed}")
+    kind: type[TaskKind] = TASK_KINDS.load(task.kind)
+    if request.text and not kind.column_counts:
+        known = "; or ".join(", ".join(each) for each in evaluation_of(task.kind).ways(task))
+        raise CommandError(f"--text cannot name the columns that this model reads; call them {known}")
+    if kind.column_counts and len(given) not in kind.column_counts:
+        raise CommandError(f"--text is given {len(given)} times, must name {kind.columns_needed}")
     return given
 
 
-def foreign_task(model: TrainedModel) -> Any:
+def foreign_task(model: TrainedModel) -> LabelledTask:
     """A task for a checkpoint that says nothing about its training, by the head that it has. Raises ModelError."""
     config = checkpoint.config_of(model.checkpoint)
-    head = saved_head(Path(model.checkpoint.source))
+    saved = saved_head(Path(model.checkpoint.source))
     names = [str(name) for name in (getattr(config, "architectures", None) or [])]
-    kind = next((kind for end, kind in KINDS.items() for name in names if name.endswith(end)), None)
-    if head is not None:
-        own = {
-            "sequence_classification": "classification",
-            "question_answering": "qa",
-            "seq2seq_lm": "seq2seq",
-            "causal_lm": "causal",
-            "reward": "preference",
-        }
-        kind = own.get(head.kind, head.kind)
-    elif settings_in(model.checkpoint.source) is not None:
-        kind = "preference"
-    if kind is None or (kind not in COLUMNS):
-        has = ", ".join(names) or "no class"
-        raise ModelError(
-            f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of "
-            "texts; fine-tune it on a task first"
-        )
-    if kind == "classification" and int(getattr(config, "num_labels", 2)) == 1:
-        kind = "regression"
-    settings: dict[str, Any] = {
-        "name": OWN,
-        "kind": kind,
-        "columns": COLUMNS[kind],
-        "label": "",
-        "metrics": (),
-        "places": {},
-    }
-    if kind == "causal":
-        return CausalTask(**settings)
-    classes = {"qa": QuestionTask, "token_classification": TokenTask, "preference": PreferenceTask}
-    return classes.get(kind, LabelledTask)(**settings)
+    if saved is not None:
+        head: str | None = saved.kind
+    else:
+        head = "reward" if settings_in(model.checkpoint.source) is not None else head_of(names)
+    for name in TASK_KINDS:
+        kind: type[TaskKind] = TASK_KINDS.load(name)
+        columns = kind.unnamed_columns if kind.read_as is None and kind.head_kind == head else None
+        if columns is not None and kind.answers_with(int(getattr(config, "num_labels", 2))):
+            return kind.task_class()(name=OWN, kind=name, columns=columns, label="", metrics=(), places={})
+    has = ", ".join(names) or "no class"
+    raise ModelError(
+        f"'{model.checkpoint.given}' names {has} in its config, which has no head that predicts for a file of "
+        "texts; fine-tune it on a task first"
+    )
 
 
 def class_names(model: TrainedModel) -> tuple[str, ...]:
@@ -307,7 +291,7 @@ def ask(
         split_request = SplitRequest(stage, choice, task, context, opened, context.open_tokenizer(), split)
         events = context.events
         assert isinstance(events, WarningLog)
-        if task.kind in ("causal", "instruction_pairs"):
+        if TASK_KINDS.load(task.kind).prompt_form == "dialogues":
             predicted: Any = continued(split_request, request)
         else:
             evaluation = evaluation_of(task.kind)
@@ -341,7 +325,7 @@ def prompts(split_request: SplitRequest, request: PredictRequest) -> list[str]:
     """The prompts of one's own file, or of a split. Raises DataError."""
     if request.data is None:
         return [str(text) for text in split_request.task.rows(split_request.split, request.limit).texts]
-    column = request.text[0] if request.text else COLUMNS["causal"][0]
+    column = (request.text or TASK_KINDS.load(split_request.task.kind).unnamed_columns)[0]
     source, inner = split_request.task.places[OWN].open(OWN)  # type: ignore[attr-defined]
     data = source.load(inner)
     if column not in data.column_names:

@@ -7,7 +7,7 @@ preferences both answers are shown, each with what the model learns to write of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from pipelines.data import chat_templates
 from pipelines.models import heads, opening, remote_code
 from pipelines.runs.run import RecipeRun
 from pipelines.runs.workspace import RunFolder, StageStore
-from pipelines.tasks.first_batch import pair_pieces, pieces, summary
+from pipelines.tasks.first_batch import pair_pieces, summary
 from pipelines.tasks.preference.training import PreferenceTraining
 from pipelines.tasks.text_to_text import AsText
 from pipelines.trainers import input_formats, tuning
@@ -32,7 +32,6 @@ from pipelines.trainers.preferences import pairs_for
 from pipelines.trainers.reward import HEAD
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.runs.run import RecipeRun
@@ -156,9 +155,9 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
     model = context.open_model(subject.learnt_as().training_head(plain, task))
     if getattr(plain, "input_format", None):
         input_formats.adopt(tokenizer)
-    lesson = subject.training().prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
+    training = subject.training()
+    lesson = training.prepare(plain, task, context, model, tokenizer, usable_positions(model.config))
     sample = next(iter(listener.taken("sample")), {})
-    view = VIEWS.get(task.kind, _whole)
     examples = [
         dict(lesson.examples[at]) | {"draw": at} if lesson.marked else dict(lesson.examples[at])
         for at in range(min(rows, len(lesson.examples)))
@@ -172,85 +171,10 @@ def _shown(context: Context, listener: Listener, name: str, subject: Any, rows: 
         },
         "examples": len(lesson.examples),
         "lengths": summary(lesson.examples.lengths),
-        "rows": [view(tokenizer, task, lesson.collate([example])) for example in examples],
+        "rows": [training.show(tokenizer, task, lesson.collate([example])) for example in examples],
         "warnings": [each["message"] for each in listener.taken("warning")],
         "notes": [each["message"] for each in listener.taken("progress") if "message" in each],
     }
-
-
-def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Tensor, learnt: Sequence[bool] | Tensor) -> list[list[Any]]:
-    return [list(each) for each in pieces(tokenizer, [int(each) for each in ids], [bool(each) for each in learnt])]
-
-
-def _ids(batch: Mapping[str, Tensor]) -> Tensor:
-    """The tokens of the only row, padding left out."""
-    mask = batch.get("attention_mask")
-    ids = batch["input_ids"][0]
-    return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
-
-
-def _whole(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """A text, or a pair, and its class or number."""
-    ids, label = _ids(batch), batch["labels"][0]
-    classes = task.head.labels
-    answer_text = classes[int(label)] if classes else f"{float(label):g}"
-    return {"pieces": _pieces(tokenizer, ids, [False] * len(ids)), "answer": answer_text, "tokens": len(ids)}
-
-
-def _next_tokens(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """A dialogue; each token is learnt where the one before it is asked to name it."""
-    ids, labels = batch["input_ids"][0], batch["labels"][0]
-    learnt = [False, *(labels[:-1] != IGNORED).tolist()]
-    return {"pieces": _pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
-
-
-def _written(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """A source, and the target that is learnt."""
-    ids = _ids(batch)
-    target = batch["labels"][0]
-    target = target[target != IGNORED]
-    shown = _pieces(tokenizer, ids, [False] * len(ids)) + _pieces(tokenizer, target, [True] * len(target))
-    return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}
-
-
-def _tagged(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """Words; those tokens that carry a tag are learnt."""
-    ids, labels = batch["input_ids"][0], batch["labels"][0]
-    tags = [
-        f"{tokenizer.decode([int(token)])}/{task.head.labels[int(label)]}"
-        for token, label in zip(ids, labels, strict=True)
-        if label != IGNORED
-    ]
-    return {"pieces": _pieces(tokenizer, ids, labels != IGNORED), "answer": " ".join(tags), "tokens": len(ids)}
-
-
-def _found(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """A window of a text; the answer in it is learnt, or the blank where there is none."""
-    ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
-    inside = [first <= place <= last for place in range(len(ids))]
-    return {
-        "pieces": _pieces(tokenizer, ids, inside),
-        "answer": tokenizer.decode(ids[first : last + 1]),
-        "tokens": len(ids),
-    }
-
-
-def _options(tokenizer: PreTrainedTokenizerBase, task: Any, batch: Mapping[str, Tensor]) -> JSONObject:
-    """Every option with what it answers; the right one is learnt."""
-    right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
-    rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
-    shown = [piece for at, ids in enumerate(rows) for piece in _pieces(tokenizer, ids, [at == right] * len(ids))]
-    return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(len(ids) for ids in rows)}
-
-
-VIEWS: Mapping[str, Callable[[PreTrainedTokenizerBase, Any, Mapping[str, Tensor]], JSONObject]] = {
-    "causal": _next_tokens,
-    "seq2seq": _written,
-    "token_classification": _tagged,
-    "qa": _found,
-    "multiple_choice": _options,
-}
-"""By kind of task, how its batch of one example is shown; a text and its answer for the others."""
 
 
 SIDES = ("chosen", "rejected")

@@ -332,6 +332,24 @@ class Pick:
         return {"anyOf": [*choices, {"enum": list(self.registry)}]}
 
 
+class Named:
+    """The type of a text that names an entry of a registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+
+    def __call__(self, name: str) -> str:
+        if name not in self.registry:
+            raise ConfigIssues([((), self.registry.unknown(name))])
+        return name
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"enum": list(self.registry)}
+
+
 WORDS = {
     "int": "a whole number",
     "float": "a number",

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from pipelines.core.files import finite
 
 EVENTS = {
     "started": "a run or a stage begins",
@@ -42,17 +43,6 @@ EVENTS = {
     "finished": "the run is complete: seconds",
 }
 """Every kind of event, and what its fields say."""
-
-
-def finite(value: object) -> Any:
-    """JSON has no NaN or infinity: they become strings, `"nan"` and `"inf"`, so that what is written stays valid."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(entry) for entry in value]
-    return value
 
 
 class EventLog:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +18,8 @@ JSONObject = Mapping[str, Any]
 """Data as a JSON file holds it, to be read."""
 RECORD = "stage.json"
 """In a complete stage: what it is, and the fingerprints of what it read."""
-
-
+COMPLETE = "complete.json"
+"""In a complete checkpoint, written last: one without it was broken off and does not count."""
 UNFINISHED = ".part"
 """How the names of files end that are being written; one that lies there was left by a kill."""
 
@@ -71,9 +73,33 @@ def write_text(path: Path, text: str, errors: str = "strict") -> None:
     write_bytes(path, text.encode("utf-8", errors))
 
 
-def write_json(path: Path, data: object, allow_nan: bool = False) -> None:
-    """`data` as indented JSON, whole or not at all. NaN is refused: it is no JSON."""
-    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=allow_nan) + "\n")
+def finite(value: object) -> Any:
+    """JSON has no NaN or infinity: they become strings, `"nan"` and `"inf"`, so that what is written stays valid."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return value
+
+
+NOT_FINITE = ("nan", "inf", "-inf")
+"""What `finite` writes in place of floats that JSON has no word for."""
+
+
+def restored(value: Any) -> Any:
+    """What `finite` was given, of data whose texts are no such words."""
+    if isinstance(value, str) and value in NOT_FINITE:
+        return float(value)
+    if isinstance(value, dict):
+        return {key: restored(entry) for key, entry in value.items()}
+    return [restored(entry) for entry in value] if isinstance(value, list) else value
+
+
+def write_json(path: Path, data: object) -> None:
+    """`data` as indented JSON that every reader takes (`finite`), whole or not at all."""
+    write_text(path, json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def archive_name(model: str) -> str:
@@ -95,6 +121,14 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def remove_unfinished(folder: Path) -> list[Path]:
+    """Delete the checkpoints of a folder that were broken off; returns them."""
+    broken = [path for path in folder.glob("checkpoint-*") if not (path / COMPLETE).is_file()]
+    for path in broken:
+        shutil.rmtree(path)
+    return broken
 
 
 @contextmanager

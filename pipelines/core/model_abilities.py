@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.core.interfaces import HeadKind
+
 Ability = Literal["chat", "complete", "embed", "predict"]
-HEADS: tuple[tuple[str, str], ...] = (
-    ("ForSequenceClassification", "classification"),
+HEADS: tuple[tuple[str, HeadKind], ...] = (
+    ("ForSequenceClassification", "sequence_classification"),
     ("ForTokenClassification", "token_classification"),
-    ("ForQuestionAnswering", "qa"),
+    ("ForQuestionAnswering", "question_answering"),
     ("ForMultipleChoice", "multiple_choice"),
     ("ForReward", "reward"),
-    ("ForConditionalGeneration", "seq2seq"),
-    ("MTModel", "seq2seq"),
-    ("ForCausalLM", "causal"),
-    ("ForCausalLMWithValueHead", "causal"),
-    ("LMHeadModel", "causal"),
+    ("ForConditionalGeneration", "seq2seq_lm"),
+    ("MTModel", "seq2seq_lm"),
+    ("ForCausalLM", "causal_lm"),
+    ("ForCausalLMWithValueHead", "causal_lm"),
+    ("LMHeadModel", "causal_lm"),
 )
-"""How the names of classes end, and what these models do; all others give vectors."""
-OWN_HEADS = {
+"""How the names of classes end, and the kinds of their heads; all others give vectors."""
+HEAD_KINDS = {
     "sequence_classification": "classification",
     "question_answering": "qa",
     "seq2seq_lm": "seq2seq",
@@ -30,7 +33,7 @@ OWN_HEADS = {
     "pretraining": "encoder",
     "bidirectional_lm": "encoder",
 }
-"""The words of `head.json`, where they differ."""
+"""What models with a kind of head do, where that is not its name."""
 DESCRIPTIONS = {
     "classification": "classifies texts",
     "token_classification": "tags words",
@@ -78,12 +81,11 @@ def abilities_of(folder: Path) -> Abilities | None:
     names = [str(each) for each in config.get("architectures") or ()]
     if head is None and (folder / REWARD).is_file():
         head = "reward"
-    if isinstance(head, str):
-        kind = OWN_HEADS.get(head, head)
-    elif names:
-        kind = next((kind for end, kind in HEADS if names[0].endswith(end)), "encoder")
-    else:
-        return None
+    if not isinstance(head, str):
+        if not names:
+            return None
+        head = head_of(names[:1]) or "masked_lm"
+    kind = HEAD_KINDS.get(head, head)
     if kind not in DESCRIPTIONS:
         return None
     can: tuple[Ability, ...]
@@ -93,6 +95,11 @@ def abilities_of(folder: Path) -> Abilities | None:
     else:
         can = ("embed",) if kind == "encoder" else ("predict",)
     return Abilities(kind, can)
+
+
+def head_of(names: Sequence[str]) -> HeadKind | None:
+    """The kind of head that the names of a model's classes tell; None for one that gives vectors."""
+    return next((kind for end, kind in HEADS for name in names if name.endswith(end)), None)
 
 
 def _has_template(folder: Path) -> bool:

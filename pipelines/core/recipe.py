@@ -31,6 +31,7 @@ from pipelines.core.launch import Launch
 from pipelines.core.model_types import positions_of
 from pipelines.core.registry import REWARDS, STAGES, TOKENIZERS, nearest
 from pipelines.core.reward_field import PickReward
+from pipelines.core.shared_bases import whole_model
 from pipelines.core.study_matrix import Matrix, axes_of, matrix_schema
 from pipelines.core.study_options import StudyOptions, unfit_options
 from pipelines.core.training_arguments import missing_trackers
@@ -107,20 +108,40 @@ class Model(Block):
             raise ConfigIssues([(("revision",), "names a Hub revision, which only a 'checkpoint' has")])
         if self.trust_remote_code:
             self._code_is_pinned()
+        try:
+            self._saved_in()
+        except (OSError, ValueError, RecursionError) as error:
+            remedy = f"put the base into {self.checkpoint}/base, or name it there at base_model_name_or_path"
+            sentence = f"'{self.checkpoint}' holds an adapter that cannot be opened: {error}; {remedy}"
+            raise ConfigIssues([(("checkpoint",), sentence)]) from None
         return self
+
+    def _saved_in(self) -> Path | None:
+        """The folder with the model's config.json, of an adapter its base's; None for a Hub name. Raises OSError and
+        ValueError where an adapter's base is lost."""
+        if not Path(self.checkpoint or "").is_absolute():  # a Hub name, see `_folder_or_name`
+            return None
+        place = whole_model(Path(str(self.checkpoint)))
+        if Path(place).is_dir():
+            if place != self.checkpoint and not (Path(place) / "config.json").is_file():
+                raise ValueError(f"its base '{place}' holds no config.json")
+            return Path(place)
+        if not HUB_ID.match(place):
+            raise ValueError(f"its base '{place}' is neither a folder nor a Hub name")
+        return None
 
     def words(self) -> dict[str, Any] | None:
         """The config's words, as far as they can be told before anything is opened: those of `architecture`, or of the
-        config.json in the checkpoint's folder. None for a Hub name, for an adapter, for code of its own, and where
-        there is nothing to read."""
+        config.json in the checkpoint's folder, of an adapter in its base's. None for a Hub name, for code of its own,
+        and where there is nothing to read."""
         if self.architecture is not None:
             return dict(architecture_fields.resolve(self.architecture))
-        folder = Path(self.checkpoint or "")
-        if not folder.is_absolute() or (folder / "adapter_config.json").exists():  # a Hub name, see `_folder_or_name`
-            return None
         try:
-            words = architecture_fields.saved_words(folder)
+            folder = self._saved_in()
+            words = {} if folder is None else architecture_fields.saved_words(folder)
         except (OSError, ValueError):  # opening it says so
+            return None
+        if folder is None:
             return None
         return None if self.trust_remote_code and "auto_map" in words else words
 

@@ -1,7 +1,7 @@
-"""Which published adapters may stand on one copy of their base: those whose bases are equal, byte for byte. No torch.
+"""Where an adapter's base lies, and which published adapters may stand on one copy of their base. No torch.
 
-A publication with `merge: false` holds its adapter, and its base in `base/`. What counts is the SHA-256 of the files
-that lie there, and not what a list of checksums says of them.
+Bases are shared that are equal, byte for byte. A publication with `merge: false` holds its adapter, and its base in
+`base/`. What counts is the SHA-256 of the files that lie there, and not what a list of checksums says of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,34 @@ SETTINGS = "adapter_config.json"
 BASE = "base"
 LEFT_OUT = (".md", ".gitattributes", "generation_config.json")
 """Endings of files that are no part of a model; where its texts end is asked of each publication."""
+
+
+def base_of(folder: Path) -> str | None:
+    """Where the base of the adapter in a folder lies: in `base/` there or beside it, else what its settings name, a
+    folder or a Hub name. None where the folder holds no adapter. Raises OSError and ValueError where they name none."""
+    if not (folder / SETTINGS).is_file():
+        return None
+    beside = next((place for place in (folder / BASE, folder.parent / BASE) if place.is_dir()), None)
+    if beside is not None:
+        return str(beside)
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    name = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"its {SETTINGS} names no base_model_name_or_path")
+    return name
+
+
+def whole_model(folder: Path) -> str:
+    """The folder or Hub name of the whole model behind a folder: this one, or the base of the adapter that it holds.
+    Raises OSError and ValueError as `base_of`."""
+    passed = [folder]
+    while (base := base_of(passed[-1])) is not None:
+        if not Path(base).is_dir():
+            return base
+        if Path(base).resolve() in [each.resolve() for each in passed]:
+            raise ValueError("it is its own base")
+        passed.append(Path(base))
+    return str(passed[-1])
 
 
 def shared_base(folder: Path) -> str | None:

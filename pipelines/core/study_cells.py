@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, key_path
 from pipelines.core.overrides import RecipeSource, put_at
 from pipelines.core.recipe import Recipe, stage_ids, validated
-from pipelines.core.registry import TASKS, nearest
+from pipelines.core.registry import TASK_KINDS, TASKS, nearest
 from pipelines.core.results import EVALUATIONS
 from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
@@ -33,8 +33,6 @@ from pipelines.core.study_matrix import (
 )
 from pipelines.core.study_options import Search, StudyOptions, reference_axis, unfit_options
 
-BY_LOSS = ("seq2seq", "causal", "instruction_pairs", "qa")
-"""Kinds of tasks that are not scored while they are learnt: there the loss decides."""
 Values = Mapping[str, Any]
 """Override paths with a value each."""
 TRIAL_SCORES = "trial-scores"
@@ -478,7 +476,8 @@ def _measured(stage: Any) -> list[str] | None:
     for model, subject in subjects.items():
         task = subject.task
         block = TASKS.load(task) if isinstance(task, str) else task.task(model)
-        scores = [] if block.kind in BY_LOSS or getattr(subject, "as_text", False) else list(score_names(block.metrics))
+        by_loss = TASK_KINDS.load(block.kind).selects_by_loss or getattr(subject, "as_text", False)
+        scores = [] if by_loss else list(score_names(block.metrics))
         prefix = f"{model.rpartition('/')[2]}_" if "/" in model else ""
         scores_known += [f"{prefix}{name}" for name in (*scores, "loss")]
     if any("/" in model for model in subjects):

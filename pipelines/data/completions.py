@@ -22,7 +22,7 @@ from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import Rendered, TrainOn, render
 from pipelines.data.encoding import CHUNK
 from pipelines.data.packing import end_of_text
-from pipelines.data.ragged import Ragged
+from pipelines.data.ragged import Ragged, padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -253,15 +253,12 @@ class CompletionCollator:
         """`input_ids`, `attention_mask`, and `labels`, -100 where the next token is not learnt, all (batch, length)."""
         import torch
 
-        lengths = np.asarray([len(each["input_ids"]) for each in examples])
-        real = np.arange(lengths.max())[None, :] < lengths[:, None]
-        ids, labels = (np.full(real.shape, fill, dtype=np.int64) for fill in (self.pad_id, IGNORED))
-        ids[real] = np.concatenate([np.asarray(each["input_ids"], dtype=np.int64) for each in examples])
-        labels[real] = np.concatenate([np.asarray(each["labels"], dtype=np.int64) for each in examples])
+        ids, real = padded((each["input_ids"] for each in examples), self.pad_id)
+        labels, _ = padded((each["labels"] for each in examples), IGNORED)
         named = np.concatenate([labels[:, 1:], np.full((len(labels), 1), IGNORED, dtype=np.int64)], axis=1)
         return {
             "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "attention_mask": torch.from_numpy(real),
             "labels": torch.from_numpy(named),
         }
 

@@ -1,4 +1,4 @@
-"""Sequences of unequal lengths as two arrays, and data that one process makes and all processes map.
+"""Sequences of unequal lengths as two arrays or padded, and data that one process makes and all processes map.
 
 A token in a list of Python takes 36 bytes, here four. Where several processes share a training, the main one encodes
 the rows and writes what came out: its arrays lie one after another in a file that every process maps, so that a machine
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    import torch
+
     from pipelines.core.interfaces import Context
 
 Made = TypeVar("Made")
@@ -93,6 +95,29 @@ class Ragged(Sequence[list[int]]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
+
+
+def padded(
+    rows: Iterable[npt.ArrayLike], fill: int, on_the_left: bool = False
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows, filled up with `fill` on the right or on the left, and 1 where they are real, both (rows, longest)."""
+    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+    lengths = np.fromiter((len(row) for row in arrays), dtype=np.int64, count=len(arrays))
+    real = np.arange(lengths.max(initial=0))[None, :] < lengths[:, None]
+    real = real[:, ::-1] if on_the_left else real
+    ids = np.full(real.shape, fill, dtype=np.int64)
+    ids[real] = np.concatenate(arrays)
+    return ids, real.astype(np.int64, order="C")
+
+
+def padded_tensors(
+    rows: Iterable[npt.ArrayLike], fill: int, on_the_left: bool = False, device: Any = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `padded` gives, on a device."""
+    import torch
+
+    ids, real = padded(rows, fill, on_the_left)
+    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 
 def made_once(context: Context, name: str, make: Callable[[], Made]) -> Made:

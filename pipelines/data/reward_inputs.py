@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
+from pipelines.core.files import write_json
 from pipelines.core.model_abilities import REWARD
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.completions import opening_of, padding_token, parted, prompt_room, shortened
 from pipelines.data.encoding import CHUNK, Columns
-from pipelines.data.ragged import Ragged
+from pipelines.data.ragged import Ragged, padded_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +69,7 @@ class RewardSettings:
 
     def write(self, folder: Path, more: Mapping[str, object]) -> None:
         """Put the file into the folder of the model; `more` is told beside."""
-        (folder / FILE).write_text(json.dumps({**asdict(self), **more}, indent=2))
+        write_json(folder / FILE, {**asdict(self), **more})
 
 
 def settings_in(folder: Path | str) -> RewardSettings | None:
@@ -236,17 +237,8 @@ class RewardCollator:
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and, where the model has segments, `token_type_ids`, all (batch, length)."""
-        import torch
-
-        lengths = np.asarray([len(each["input_ids"]) for each in examples])
-        real = np.arange(lengths.max())[None, :] < lengths[:, None]
-
-        def filled(key: str, fill: int) -> npt.NDArray[np.int64]:
-            array = np.full(real.shape, fill, dtype=np.int64)
-            array[real] = np.concatenate([np.asarray(each[key], dtype=np.int64) for each in examples])
-            return array
-
-        arrays = {"input_ids": filled("input_ids", self.pad_id), "attention_mask": real.astype(np.int64)}
+        ids, real = padded_tensors((each["input_ids"] for each in examples), self.pad_id)
+        batch = {"input_ids": ids, "attention_mask": real}
         if "token_type_ids" in examples[0]:
-            arrays["token_type_ids"] = filled("token_type_ids", 0)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+            batch["token_type_ids"], _ = padded_tensors((each["token_type_ids"] for each in examples), 0)
+        return batch

@@ -81,7 +81,11 @@ def _answers_already(named: Stage, stage: Stage) -> bool:
     benchmarks = getattr(stage, "benchmarks", None) or ()
     decoder = named.stage == "pretrain" and objective is not None and objective.head.kind == "causal_lm"
     return (
-        decoder and bool(benchmarks) and all(name in TASKS and TASKS.load(name).kind == "causal" for name in benchmarks)
+        decoder
+        and bool(benchmarks)
+        and all(
+            name in TASKS and TASK_KINDS.load(TASKS.load(name).kind).head_kind == "causal_lm" for name in benchmarks
+        )
     )
 
 

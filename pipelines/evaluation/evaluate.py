@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
+from pipelines.core.config import ConfigIssue, Named, Pick
 from pipelines.core.decoding import Generation, SpanSettings
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import BASELINES, TASK_KINDS, nearest
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from pipelines.core.interfaces import Context, Task
     from pipelines.evaluation.report import Report
     from pipelines.tasks.evaluation import Predictions
-
-
-def _baseline(name: str) -> str:
-    if name not in BASELINES:
-        raise ConfigIssues([((), BASELINES.unknown(name))])
-    return name
 
 
 class Evaluate(PolicyKeys, Stage):
@@ -75,7 +69,7 @@ class Evaluate(PolicyKeys, Stage):
     stride: int | None = Field(None, ge=1)
     """Tokens that the windows of a causal model move on over held-out text. Default: its block_size, so that none
     overlap."""
-    baselines: tuple[Annotated[str, AfterValidator(_baseline), WithJsonSchema({"enum": list(BASELINES)})], ...] = ()
+    baselines: tuple[Annotated[str, Named(BASELINES)], ...] = ()
     """Guessers to hold the scores against, fitted on the task's training rows: `majority`, `naive_bayes`."""
     max_eval_samples: int | None = Field(None, ge=1)
     """Score the first N rows of each evaluation split only."""
@@ -138,7 +132,8 @@ class Evaluate(PolicyKeys, Stage):
                 f"Known: {', '.join(able)}"
             )
             issues.append((("retrieval", "from"), sentence))
-        if self.chat_template is not None and choices and all(choice.kind != "causal" for choice in choices):
+        read = [TASK_KINDS.load(choice.kind).evaluation_keys for choice in choices]
+        if self.chat_template is not None and choices and not any("chat_template" in each for each in read):
             sentence = "is for benchmarks of the kind causal, and none that is scored is one; leave it out"
             issues.append((("chat_template",), sentence))
         for key, names in (("baselines", self.baselines), ("slices", self.slices)):
@@ -155,19 +150,19 @@ class Evaluate(PolicyKeys, Stage):
 
     def _without_use(self, choices: Sequence[BenchmarkChoice]) -> list[ConfigIssue]:
         """The first block of settings that no benchmark reads."""
-        kinds = {choice.kind for choice in choices}
-        if "generation" in self.model_fields_set and not any(TASK_KINDS.load(kind).writes() for kind in kinds):
+        kinds = [TASK_KINDS.load(kind) for kind in {choice.kind for choice in choices}]
+        if "generation" in self.model_fields_set and not any(kind.writes() for kind in kinds):
             what = "answers are texts"
             return [
                 (("generation",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")
             ]
-        if "spans" in self.model_fields_set and "qa" not in kinds:
+        if "spans" in self.model_fields_set and not any("spans" in kind.evaluation_keys for kind in kinds):
             what = "answers are spans of a text"
             return [(("spans",), f"is for benchmarks whose {what}, and none that is scored has such; leave it out")]
         if self.retrieval is not None and self.retrieval.source is not None and self.retrieval.name != "embeddings":
             sentence = f"is for retrieval.name: embeddings, and it is {self.retrieval.name}; leave it out"
             return [(("retrieval", "from"), sentence)]
-        if self.retrieval is not None and kinds != {"qa"}:
+        if self.retrieval is not None and {"retrieval" in kind.evaluation_keys for kind in kinds} != {True}:
             what = "answers are spans of a text"
             return [
                 (("retrieval",), f"is for benchmarks whose {what}, and not all that are scored have such; leave it out")

@@ -7,7 +7,8 @@ adds to the sums of each metric (`metrics.base.CountedMetric`), or the scores of
 data is in it.
 
 The file's metadata says how rows are grouped: one part for each benchmark and split, with the task's kind, metrics
-and classes, and a digest of row numbers and labels, by which two publications know that their examples are the same.
+and classes, and a digest of row numbers and labels, by which two publications know that their examples are the same,
+whether classes were chosen by a head or written as texts.
 """
 
 from __future__ import annotations
@@ -52,9 +53,14 @@ LARGEST_ABOUT = 1 << 22
 """Bytes of the metadata that are read."""
 
 
-def identity_of(columns: SplitColumns) -> str:
-    """A digest of row numbers and labels: what makes the examples of two models the same."""
+def identity_of(columns: SplitColumns, classes: Sequence[str] = ()) -> str:
+    """A digest of row numbers and labels: what makes the examples of two models the same.
+
+    Labels that are written as the names of `classes` count as the numbers that a classification head has for them.
+    """
     labels = columns.get("label", columns.get("reference"))
+    if classes and isinstance(labels, list) and set(labels) <= {*classes, None}:
+        labels = None if None in labels else np.array([classes.index(label) for label in labels])
     digest = hashlib.sha256(np.asarray(columns["index"], dtype=np.int64).tobytes())
     if isinstance(labels, np.ndarray):  # numbers of classes stand as floats where a regression is in the same file
         digest.update(labels.astype(np.float64).tobytes())
@@ -124,13 +130,23 @@ def outcomes_of(scores: BenchmarkScores, choice: BenchmarkChoice | None) -> Outc
         for suffix, split in scores.splits.items()
         if (scores.benchmark, split) in predictions
     }
-    identity = {suffix: identity_of(columns) for suffix, columns in found.items()}
+    classes = _written_classes(choice)
+    identity = {suffix: identity_of(columns, classes) for suffix, columns in found.items()}
     if prompted:
         prompts = of_each_prompt(path, list(scores.metrics))
         return Outcomes(scores.benchmark, scores.metrics, identity, prompts=prompts)
     assert choice is not None
     splits = (_split(scores, choice, suffix, columns) for suffix, columns in found.items())
     return Outcomes(scores.benchmark, scores.metrics, identity, tuple(each for each in splits if each is not None))
+
+
+def _written_classes(choice: BenchmarkChoice | None) -> tuple[str, ...]:
+    """The classes of a task whose answers are written as text; none of any other."""
+    try:
+        task: Any = None if choice is None else choice.open_task()
+    except Exception:  # there are no scores to compute again then either: `_split`
+        return ()
+    return task.task.head.labels if isinstance(task, AsText) else ()
 
 
 def _split(
@@ -149,8 +165,8 @@ def _split(
         return SplitOutcomes(suffix, split, scored)
     as_text = isinstance(task, AsText)
     inner = task.task if as_text else task
-    classes = () if inner.kind == "regression" else tuple(inner.head.labels)
-    return SplitOutcomes(suffix, split, scored, "answers" if as_text else inner.kind, tuple(inner.metrics), classes)
+    kind = "answers" if as_text else inner.kind
+    return SplitOutcomes(suffix, split, scored, kind, tuple(inner.metrics), tuple(inner.head.labels))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import DataError
-from pipelines.core.events import finite
-from pipelines.core.files import whole_file, write_json
+from pipelines.core.files import finite, whole_file, write_json
 from pipelines.core.interfaces import Context, Rows, Task
 from pipelines.core.scores import better, percent_metrics, score_names, smaller_is_better
 from pipelines.data.encoding import read_part
@@ -21,7 +20,7 @@ from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
 from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
-from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
+from pipelines.tasks.evaluation import BenchmarkChoice, Predictions, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions, write_predictions
 
 if TYPE_CHECKING:
@@ -164,8 +163,8 @@ class Report:
     ) -> None:
         hidden = [each.split for each in predicted if each.labels is None]
         warnings = [each.doubt(task) for each in predicted]
-        guess = {"guess": "giving each word its most frequent tag"} if task.head.kind == "token_classification" else {}
-        warnings.append(no_better_than_majority(name, scores, ranges, majority, **guess))
+        guess = evaluation_of(task.kind).majority_guess
+        warnings.append(no_better_than_majority(name, scores, ranges, majority, guess))
         if hidden:
             warnings.append(
                 f"{name}: the labels of '{', '.join(hidden)}' are not public: predictions are written, without a score"
@@ -191,8 +190,8 @@ class Report:
         if stands_on:
             self.details[GLUE_SCORE] = stands_on
             self.metrics |= {GLUE_SCORE: average} if average else {}
-        write_json(folder / "details.json", finite(self.details))
-        write_json(folder / "metrics.json", finite(self.metrics))
+        write_json(folder / "details.json", self.details)
+        write_json(folder / "metrics.json", self.metrics)
         flat = {f"{name}.{metric}": value for name, scores in self.metrics.items() for metric, value in scores.items()}
         self.context.events.emit(
             "metric", step=sum(len(each.rows) for each in self.predicted) + self.measured, metrics=flat
@@ -226,7 +225,7 @@ def no_better_than_majority(
     scores: Mapping[str, float],
     intervals: Mapping[str, tuple[float, float]],
     majority: Mapping[str, float],
-    guess: str = "always guessing the most frequent class",
+    guess: str = TaskEvaluation.majority_guess,
 ) -> str | None:
     """A sentence where a score's interval contains, or is worse than, what always guessing one class scores."""
     ends = {name: interval[smaller_is_better(name)] for name, interval in intervals.items()}
@@ -286,4 +285,6 @@ def trained_on(name: str, reference: DatasetReference, chosen: PretrainedStage) 
 def write_mistakes(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Write `mistakes.jsonl` atomically, one object a line."""
     with whole_file(path) as temporary:
-        temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        temporary.write_text(
+            "".join(json.dumps(finite(line), ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
+        )

@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 from pipelines.core.interfaces import Score
 from pipelines.metrics.base import Column, CountedMetric, counted_metric, load_metric
 from pipelines.metrics.seqeval import Seqeval
-from pipelines.metrics.statistics import p_of_draws
+from pipelines.metrics.statistics import LEVEL, RESAMPLES, p_of_draws, percentile_interval
 from pipelines.tasks.scoring import decide, score
 
 Floats = NDArray[np.float64]
 SplitColumns = Mapping[str, Any]
 """What `read_predictions` finds of a split."""
-RESAMPLES = 1000
-LEVEL = 0.95
 FINE = 100
 """Draws of the seeds' noise for each resample where a p-value is counted: none is below 2 / (RESAMPLES * FINE)."""
 
@@ -68,8 +66,7 @@ def mean_interval(
         return None
     resampled = np.full(RESAMPLES, values.mean()) if draws is None else np.mean(np.stack(list(draws)), axis=0)
     moved = resampled + _seed_noise(values, len(resampled), seed)
-    low, high = np.quantile(moved, [(1 - level) / 2, (1 + level) / 2])
-    return Estimate(float(values.mean()), float(low), float(high))
+    return Estimate(float(values.mean()), *percentile_interval(moved, level))
 
 
 def paired_difference(
@@ -105,7 +102,7 @@ def paired_difference(
             return _seed_noise(one - two, count, seed)
         return _seed_noise(one, count, seed) - _seed_noise(two, count, seed + 1)
 
-    low, high = np.quantile(resampled + noise(len(resampled)), [(1 - level) / 2, (1 + level) / 2])
+    low, high = percentile_interval(resampled + noise(len(resampled)), level)
     if min(len(one), len(two)) < 2:
         moved = resampled
         p_value = p_of_draws(resampled, value)
@@ -117,7 +114,7 @@ def paired_difference(
     if margin is not None:  # of both one-sided tests the one that is harder to pass
         outside = max((moved <= -margin).sum(), (moved >= margin).sum())
         p_equivalent = (int(outside) + 1) / (len(moved) + 1)
-    return Estimate(value, float(low), float(high), p_value, p_equivalent)
+    return Estimate(value, low, high, p_value, p_equivalent)
 
 
 def _seed_noise(values: Floats, count: int, seed: int) -> Floats:
@@ -193,7 +190,10 @@ class ScoredLogits:
 
     def mixed(self, other: ScoredLogits, swapped: NDArray[np.bool_]) -> dict[str, float]:
         """The scores with the other's answers where `swapped` (examples,)."""
-        scores: dict[str, float] = self.scored(np.where(swapped[:, None], other.logits, self.logits), self.labels)
+        answers, outputs = other.logits, self.logits.shape[1]
+        if answers.shape[1] != outputs:  # one model wrote the classes that the other has logits of
+            answers = decide(answers)[:, None] if outputs == 1 else np.eye(outputs)[answers[:, 0].astype(int)]
+        scores: dict[str, float] = self.scored(np.where(swapped[:, None], answers, self.logits), self.labels)
         return scores
 
 
@@ -236,7 +236,7 @@ def _of_texts(task: Any, part: SplitColumns) -> Rescored | None:
 
 
 def _read_as_classes(task: Any, predicted: NDArray[np.generic], labels: NDArray[np.generic]) -> Rescored:
-    classes = () if task.task.kind == "regression" else task.task.head.labels
+    classes = task.task.head.labels
     scored = score_answers(task.metrics, len(classes))
     return ScoredLogits(scored, predicted[:, None], labels, predicted == labels if classes else None)
 

@@ -14,7 +14,6 @@ and of the prompt's number, so that a run that is killed and resumed writes the 
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from pydantic import BeforeValidator, Field
 from pipelines.core.config import ConfigIssue
 from pipelines.core.costs import PROMPT_LENGTH, StagePlan
 from pipelines.core.errors import DataError, Stopped
-from pipelines.core.files import write_text
+from pipelines.core.files import write_json, write_text
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import JUDGES, nearest
 from pipelines.data import chat_templates
@@ -502,13 +501,13 @@ class FeedbackRun:
             rows = [each["row"] for each in revised if each["row"] is not None]
             details["revisions"] = len(rows)
             write_lines(folder / "revisions.jsonl", rows)
-        write_text(folder / "details.json", json.dumps(details, indent=2))
+        write_json(folder / "details.json", details)
         write_text(
             folder / "audit.html",
             audit_page(self.context.recipe.name, self.context.stage_id, stage, judged, preferences, revised, details),
             errors="replace",  # half a surrogate pair has no UTF-8
         )
-        write_text(folder / "metrics.json", json.dumps(metrics_of(details), indent=2))
+        write_json(folder / "metrics.json", metrics_of(details))
 
 
 def _rows(numbers: Sequence[int]) -> str:

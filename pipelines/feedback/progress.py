@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.core.files import lines_of, write_text
+from pipelines.core.files import COMPLETE, lines_of, remove_unfinished, write_text
 
 Row = dict[str, Any]
 """One line of a file that the stage leaves or keeps."""
-MARKER = "complete.json"
 ROWS = "rows.jsonl"
 
 
@@ -26,14 +25,12 @@ class FeedbackProgress:
         self.folder = folder / "checkpoints"
         self.tell = tell
         """Called with the number and place of each new part."""
-        for path in self.folder.glob("checkpoint-*"):
-            if not (path / MARKER).is_file():
-                shutil.rmtree(path)
+        remove_unfinished(self.folder)
 
     def rows(self, number: int) -> list[Row] | None:
         """The rows of a part, or None while it is not done."""
         place = self.folder / f"checkpoint-{number}"
-        if not (place / MARKER).is_file():
+        if not (place / COMPLETE).is_file():
             return None
         return [json.loads(line) for line in lines_of((place / ROWS).read_text(encoding="utf-8"))]
 
@@ -43,7 +40,7 @@ class FeedbackProgress:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         write_lines(place / ROWS, rows)
-        write_text(place / MARKER, json.dumps({"rows": len(rows)}))
+        write_text(place / COMPLETE, json.dumps({"rows": len(rows)}))
         self.tell(number, place)
 
     def done(self, number: int, make: Callable[[], Sequence[Row]]) -> list[Row]:

@@ -96,26 +96,12 @@ def length_bias(verdicts: Sequence[Verdict], first: Sequence[str], second: Seque
 
 def spearman(one: Sequence[float], two: Sequence[float]) -> float | None:
     """Rank correlation, ties at their mean rank; None for fewer than three values or where one side is all the same."""
+    from scipy.stats import rankdata
+
     if len(one) < 3 or len(set(one)) < 2 or len(set(two)) < 2:
         return None
-    a, b = _ranks(one), _ranks(two)
-    mean = (len(one) - 1) / 2
-    top = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
-    return top / math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=lambda at: values[at])
-    ranks = [0.0] * len(values)
-    at = 0
-    while at < len(order):
-        end = at
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
-            end += 1
-        for place in order[at : end + 1]:
-            ranks[place] = (at + end) / 2
-        at = end + 1
-    return ranks
+    a, b = (rankdata(each) - (len(each) + 1) / 2 for each in (one, two))
+    return float(a @ b / math.sqrt((a @ a) * (b @ b)))
 
 
 def agreement(verdicts: Iterable[Verdict], first_is_better: Iterable[bool]) -> Figures:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.metrics.statistics import LEVEL, RESAMPLES
+from pipelines.metrics.statistics import LEVEL, RESAMPLES, percentile_interval
 
 Floats = npt.NDArray[np.float64]
 Sums = Mapping[str, float]
@@ -42,8 +42,7 @@ class Tally:
     ) -> dict[str, tuple[float, float]]:
         """Percentile bootstrap intervals over documents: as many are drawn as there are, with replacement.
 
-        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3. The same for the same seed. A
-        figure that is infinite in some draws has none.
+        The same for the same seed. A figure that is infinite in some draws has none.
         """
         random = np.random.default_rng(seed)
         table = np.stack(list(self.columns.values()))  # (quantities, documents)
@@ -53,10 +52,7 @@ class Tally:
             times = np.bincount(random.integers(count, size=count), minlength=count)
             for name, value in compute(dict(zip(self.columns, table @ times, strict=True))).items():
                 draws.setdefault(name, []).append(value)
-        tail = (1 - level) / 2
-        finite = {name: values for name, values in draws.items() if np.isfinite(values).all()}
-        ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in finite.items()}
-        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+        return {name: percentile_interval(each, level) for name, each in draws.items() if np.isfinite(each).all()}
 
 
 def likelihood(sums: Sums) -> dict[str, float]:

@@ -24,6 +24,27 @@ LEVEL = 0.95
 """Of an interval."""
 
 
+def percentile_interval(draws: ArrayLike, level: float = LEVEL) -> tuple[float, float]:
+    """Both ends of the percentile bootstrap interval of a number, by its values on resampled examples (resamples,).
+
+    Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are,
+    with replacement, score them, and repeat; the middle 95 % of those scores is the interval.
+    """
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.asarray(draws), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def interval_of_mean(
+    values: NDArray[np.float64], seed: int | Sequence[int], resamples: int = RESAMPLES, level: float = LEVEL
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of the mean of `values` (examples,), the same for the same seed."""
+    random = np.random.default_rng(seed)
+    return percentile_interval(
+        [values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)], level
+    )
+
+
 def intervals(
     score: Score,
     logits: NDArray[np.generic],
@@ -32,20 +53,14 @@ def intervals(
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> dict[str, tuple[float, float]]:
-    """Lower and upper end of the percentile bootstrap interval of each score, the same for the same seed.
-
-    Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3: draw as many examples as there are,
-    with replacement, score them, and repeat; the middle 95 % of those scores is the interval.
-    """
+    """Lower and upper end of the percentile bootstrap interval of each score, the same for the same seed."""
     random = np.random.default_rng(seed)
     draws: dict[str, list[float]] = {}
     for _ in range(resamples):
         drawn = random.integers(len(labels), size=len(labels))
         for name, value in score(logits[drawn], labels[drawn]).items():
             draws.setdefault(name, []).append(value)
-    tail = (1 - level) / 2
-    ends = {name: np.quantile(values, [tail, 1 - tail]) for name, values in draws.items()}
-    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+    return {name: percentile_interval(values, level) for name, values in draws.items()}
 
 
 def corpus_intervals(
@@ -63,14 +78,11 @@ def corpus_intervals(
     random = np.random.default_rng(seed)
     drawn = random.integers(len(references), size=(resamples, len(references)))
     times = np.stack([np.bincount(row, minlength=len(references)) for row in drawn])  # (resamples, examples)
-    tail = (1 - level) / 2
     ends: dict[str, tuple[float, float]] = {}
     for metric in metrics:
         counted = counted_metric(metric)
         drawn_scores = [counted.of_counts(sums) for sums in times @ counted.counts(texts, references)]
-        for name in drawn_scores[0]:
-            low, high = np.quantile([scores[name] for scores in drawn_scores], [tail, 1 - tail])
-            ends[name] = float(low), float(high)
+        ends |= {name: percentile_interval([each[name] for each in drawn_scores], level) for name in drawn_scores[0]}
     return ends
 
 

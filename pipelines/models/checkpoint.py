@@ -12,9 +12,10 @@ from pipelines.core.errors import CommandError, ModelError
 from pipelines.core.files import RECORD
 from pipelines.core.interfaces import Head
 from pipelines.core.model_types import usable_positions
+from pipelines.core.shared_bases import base_of
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNBOUNDED = ("alibi", "relative", "none")
 """Positions of our own family that go on for any length."""
@@ -100,25 +101,16 @@ def _tokenizer_of(model: Path, given: Path) -> Path:
     return model  # transformers says what it misses there
 
 
-def config_of(checkpoint: Checkpoint) -> PretrainedConfig:
+def config_of(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The model's config; that of its base when it is an adapter. Raises ModelError."""
-    import json
-
     from transformers import AutoConfig
 
     from pipelines.architectures.registration import register
 
     register()
-    source: str | Path = checkpoint.source
-    folder = Path(source)
+    folder = Path(checkpoint.source)
     try:
-        if (folder / "adapter_config.json").is_file():
-            beside = checkpoint.adapter_base or folder.parent / "base"
-            named = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get(
-                "base_model_name_or_path"
-            )
-            source = beside if beside.is_dir() else str(named)
-        return AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+        return AutoConfig.from_pretrained(base_of(folder) or checkpoint.source, trust_remote_code=False)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         sentence = " ".join(str(error).split())
         if not folder.is_dir():
@@ -169,19 +161,20 @@ def positions_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return min((limit for limit in limits if limit), default=None)
 
 
-def start_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that a decoder beside an encoder begins with. Raises ModelError."""
-    generation = getattr(model, "generation_config", None)
+def start_token(model: PreTrainedModel | PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that a decoder beside an encoder begins with, of a model or by its config alone. Raises ModelError."""
+    config, generation = getattr(model, "config", model), getattr(model, "generation_config", None)
     named = (
-        getattr(model.config, "decoder_start_token_id", None),
+        getattr(config, "decoder_start_token_id", None),
         getattr(generation, "decoder_start_token_id", None),
-        getattr(model.config, "bos_token_id", None),
-        tokenizer.pad_token_id,
+        getattr(config, "bos_token_id", None),
     )
     start = next((token for token in named if token is not None), None)
+    start = tokenizer.pad_token_id if start is None else start
     if start is None:
         raise ModelError(
-            "the model has no decoder_start_token_id, so its decoder cannot begin; set it in its config.json"
+            "the model has no decoder_start_token_id and the tokenizer no padding token, so the decoder cannot begin; "
+            "set decoder_start_token_id in the model's config"
         )
     return int(start)
 

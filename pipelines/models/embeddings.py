@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from pipelines.core.errors import CommandError
+from pipelines.data.ragged import padded_tensors
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models.predict import batched_by_length
-from pipelines.models.sampling import filled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,7 +45,7 @@ def embed(
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     with torch.inference_mode():
         for batch in batched_by_length([len(row) for row in ids], BATCH):
-            input_ids, real = filled([ids[at] for at in batch], pad)
+            input_ids, real = padded_tensors([ids[at] for at in batch], pad)
             inputs = checkpoints.known_inputs(model, {"input_ids": input_ids, "attention_mask": real})
             hidden = model(**inputs, output_hidden_states=True).hidden_states[-1].float().cpu()  # (batch, tokens, h)
             mean = (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)

@@ -25,6 +25,7 @@ from pipelines.core.recipe import START
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import prompt_of
 from pipelines.data.completions import opening_of, padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.models.predict import InferenceOptions, answers, device
 
 if TYPE_CHECKING:
@@ -176,14 +177,13 @@ def continue_prompts(
 ) -> NDArray[np.object_]:
     """What the model answers to all but the last message of each dialogue (examples,), on every process. Raises
     DataError."""
-    import torch
-
     prompts = [prompt_ids(tokenizer, each)[-(settings.longest_prompt or 0) :] for each in dialogues]
 
     def answer(positions: list[int], device: torch.device | str) -> list[str]:
-        ids, real = filled_on_the_left([prompts[at] for at in positions], settings.config.pad_token_id)
-        inputs = {"input_ids": torch.from_numpy(ids).to(device), "attention_mask": torch.from_numpy(real).to(device)}
-        return texts_of(tokenizer, model.generate(**inputs, generation_config=settings.config)[:, ids.shape[1] :])
+        asked = [prompts[at] for at in positions]
+        ids, real = padded_tensors(asked, settings.config.pad_token_id, on_the_left=True, device=device)
+        written = model.generate(input_ids=ids, attention_mask=real, generation_config=settings.config)
+        return texts_of(tokenizer, written[:, ids.shape[1] :])
 
     return np.asarray(answers(model, [len(each) for each in prompts], answer, **running), dtype=object)
 
@@ -192,15 +192,6 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue) -> list[i
     """The tokens that ask for the last answer, as they stand before it in training."""
     ids: list[int] = tokenizer(prompt_of(tokenizer, dialogue), add_special_tokens=False, verbose=False)["input_ids"]
     return ids if dialogue.templated else [*opening_of(tokenizer), *ids]
-
-
-def filled_on_the_left(rows: Sequence[Sequence[int]], fill: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows, filled up on the left, and 1 where they are real, both (batch, length)."""
-    longest = max(len(row) for row in rows)
-    ids, real = np.full((len(rows), longest), fill, dtype=np.int64), np.zeros((len(rows), longest), dtype=np.int64)
-    for place, row in enumerate(rows):
-        ids[place, longest - len(row) :], real[place, longest - len(row) :] = row, 1
-    return ids, real
 
 
 @dataclass(frozen=True)

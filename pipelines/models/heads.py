@@ -17,6 +17,7 @@ from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head, HeadKind
 from pipelines.core.model_types import looks_back_only
 from pipelines.core.recipe import START
+from pipelines.core.shared_bases import base_of
 from pipelines.models import remote_code
 
 if TYPE_CHECKING:
@@ -226,10 +227,9 @@ def of_checkpoint(source: str, revision: str | None = None, start: Model | None 
     register()
     folder = Path(source)
     try:
-        if (folder / "adapter_config.json").is_file():
-            beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
+        if (base := base_of(folder)) is not None:
             settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-            return of_checkpoint(str(beside or settings["base_model_name_or_path"]), settings.get("revision"), start)
+            return of_checkpoint(base, settings.get("revision"), start)
         config = AutoConfig.from_pretrained(source, **remote_code.opening(source, revision, start))
     except (OSError, ValueError, KeyError) as error:
         sentence = " ".join(str(error).split())

@@ -21,6 +21,7 @@ from torch.nn import functional
 from pipelines.core.costs import LOGITS_KEPT
 from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import CompletionCollator, padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.models.checkpoint import start_token
 from pipelines.models.layer_compilation import is_compiled
 from pipelines.models.linear_cross_entropy import (
@@ -30,7 +31,6 @@ from pipelines.models.linear_cross_entropy import (
     typed,
 )
 from pipelines.models.read_places import only_positions, tried, without_wrappers
-from pipelines.models.sampling import filled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -364,8 +364,8 @@ def completion_log_probabilities(
     """
     pad = padding_token(tokenizer)
     if model.config.is_encoder_decoder:
-        sources, real = filled(prompts, pad)
-        targets, written = filled(completions, pad)
+        sources, real = padded_tensors(prompts, pad)
+        targets, written = padded_tensors(completions, pad)
         start = torch.full((len(targets), 1), start_token(model, tokenizer), dtype=torch.int64)
         inputs = {
             "input_ids": sources,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core import architecture_fields
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
+from pipelines.core.shared_bases import base_of
 from pipelines.models import pooling, remote_code
 from pipelines.models import quantization as quantizing
 from pipelines.models.heads import auto_class, head_settings, saved_head
@@ -186,12 +187,11 @@ def _open_adapter(
 
     bottleneck.register()
     virtual_tokens.register()
-    beside = next((place for place in (folder / "base", folder.parent / "base") if place.is_dir()), None)
     asked, head = head, replace(head, pooling=None)  # the base was saved with the pooling it was trained with
     own = saved_head(folder) or head
     try:
         settings = json.loads((folder / "adapter_config.json").read_text())
-        place = str(beside or settings["base_model_name_or_path"])
+        place = str(base_of(folder))
         revision = start.revision if start is not None and place == start.checkpoint else settings.get("revision")
         base = open_folder(place, own, seed, revision=revision, start=start)
         modules = {name.rpartition(".")[2] for name, _ in base.named_modules()}

@@ -35,6 +35,7 @@ from pipelines.core.errors import DataError, IncompatibleError, ModelError
 from pipelines.core.model_types import positions_for_text
 from pipelines.data.chat_templates import end_of_turn
 from pipelines.data.completions import padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.data.randomness import uniforms
 from pipelines.models.checkpoint import start_token
 
@@ -259,7 +260,7 @@ def _asked_plainly(
     }.values()
 
     def generate(prompts: Sequence[Sequence[int]], choose: _Choosing, max_new_tokens: int) -> Tensor:
-        ids, real = filled(prompts, pad, on_the_left=not writes_apart)
+        ids, real = padded_tensors(prompts, pad, on_the_left=not writes_apart)
         written = model.generate(
             input_ids=ids.to(model.device),
             attention_mask=real.to(model.device),
@@ -281,18 +282,6 @@ def _asked_plainly(
         model.train(training)
         for holder in holders:
             holder.generation_config = own
-
-
-def filled(rows: Sequence[Sequence[int]], pad: int, on_the_left: bool = False) -> tuple[Tensor, Tensor]:
-    """(the rows filled up to the longest with `pad`, 1 where they are real), both (rows, longest) of int64."""
-    longest = max(len(row) for row in rows)
-    ids = torch.full((len(rows), longest), pad, dtype=torch.int64)
-    real = torch.zeros_like(ids)
-    for place, row in enumerate(rows):
-        own = slice(longest - len(row), None) if on_the_left else slice(0, len(row))
-        ids[place, own] = torch.tensor(list(row), dtype=torch.int64)
-        real[place, own] = 1
-    return ids, real
 
 
 SEEDS = 0x5EED

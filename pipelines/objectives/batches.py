@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 Ids: TypeAlias = "npt.NDArray[np.int64]"
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
@@ -26,14 +26,10 @@ Luck: TypeAlias = "npt.NDArray[np.float64]"
 
 def padded(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Ids]:
     """The rows, filled up on the right with `fill`, (batch, length), and their lengths (batch,)."""
-    import numpy as np
+    from pipelines.data import ragged
 
-    arrays = [np.asarray(row, dtype=np.int64) for row in rows]
-    lengths = np.fromiter((len(row) for row in arrays), dtype=np.int64, count=len(arrays))
-    real = within(lengths, int(lengths.max(initial=0)))
-    ids = np.full(real.shape, fill, dtype=np.int64)
-    ids[real] = np.concatenate(arrays)
-    return ids, lengths
+    ids, real = ragged.padded(rows, fill)
+    return ids, real.sum(axis=1)
 
 
 def padded_and_real(rows: Sequence[npt.ArrayLike], fill: int) -> tuple[Ids, Flags]:
@@ -91,19 +87,6 @@ def shifted_right(targets: Ids, start: int) -> Ids:
     shifted = np.roll(targets, 1, axis=1)
     shifted[:, 0] = start
     return shifted
-
-
-def start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that the decoder begins with. Raises ModelError."""
-    named = (getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id"))
-    start = next((token for token in named if token is not None), None)
-    start = tokenizer.pad_token_id if start is None else start
-    if start is None:
-        raise ModelError(
-            "the model has no decoder_start_token_id and the tokenizer no padding token, so the decoder cannot begin; "
-            "set model.architecture.decoder_start_token_id"
-        )
-    return int(start)
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase, objective: str) -> int:

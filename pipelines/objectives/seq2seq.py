@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from pipelines.core.interfaces import Head
+from pipelines.models.checkpoint import start_token
 from pipelines.objectives.attention_masks import decoder_sees_ahead
-from pipelines.objectives.batches import padded, padding_token, start_token, taught
+from pipelines.objectives.batches import padded, padding_token, taught
 from pipelines.objectives.objective import Collate, Objective
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pipelines.core.costs import Example
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.randomness import uniforms
+from pipelines.models.checkpoint import start_token
 from pipelines.objectives.attention_masks import decoder_sees_ahead
 from pipelines.objectives.batches import (
     Flags,
@@ -29,7 +30,6 @@ from pipelines.objectives.batches import (
     padded,
     padding_token,
     squeezed,
-    start_token,
     taught,
     within,
 )

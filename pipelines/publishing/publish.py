@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.costs import Planning, StagePlan
 from pipelines.core.errors import DiskFull, PublishError
-from pipelines.core.files import JSONObject, read_json, write_bytes
+from pipelines.core.files import JSONObject, finite, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import EXPORTS, nearest
 from pipelines.core.results import BenchmarkScores, scores_of_model
@@ -323,7 +323,7 @@ class Publish(Stage):
             (assembled / EVAL_RESULTS).parent.mkdir()
             _write(assembled / EVAL_RESULTS, results)
         _write(assembled / "recipe.yaml", write_yaml(provenance.public(recipe)))
-        _write(assembled / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        _write(assembled / "manifest.json", json.dumps(finite(manifest), indent=2, ensure_ascii=False) + "\n")
         text = card(
             context.recipe,
             self,

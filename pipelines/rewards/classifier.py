@@ -11,7 +11,7 @@ from pipelines.core.config import ConfigIssue, ConfigIssues
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.core.recipe import FolderOrName
-from pipelines.core.registry import nearest
+from pipelines.core.registry import TASK_KINDS, nearest
 from pipelines.core.reward_field import unfit_source
 from pipelines.rewards.reward import RewardBlock, Scorer, one_place
 
@@ -72,11 +72,11 @@ class Classifier(RewardBlock):
         learnt = owner.subjects()
         task = getattr(learnt.get(self.source), "task", None)
         kind = getattr(task, "kind", None)
-        if kind is not None and kind not in ("classification", "regression"):
+        if kind is not None and not TASK_KINDS.load(kind).labels_texts:
             yield (
                 ("from",),
-                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: "
-                "one of the kind classification or regression",
+                f"'{self.source}' learns a task of the kind {kind}, and a classifier is needed: one of the kind "
+                f"{' or '.join(TASK_KINDS.where(lambda each: each.labels_texts))}",
             )
 
     def content(self) -> dict[str, str]:

@@ -41,6 +41,7 @@ from pipelines.core.errors import (
 )
 from pipelines.core.files import write_text
 from pipelines.core.interfaces import Gather, Profile, Value, World
+from pipelines.core.recipe import Stage
 from pipelines.core.signals import StopSignal, die_with_parent, stop_on_signals
 
 POLL_SECONDS = 0.05
@@ -326,11 +327,59 @@ def join_world(expected: int, profile: Profile, seconds: int = TIMEOUT) -> World
     return World(rank=state.process_index, size=state.num_processes, profile=profile)
 
 
-def barrier(world: World) -> Callable[[], None]:
+def timeout(stage: Stage) -> int:
+    """Seconds that a process of this stage waits for the others."""
+    seconds: int = getattr(getattr(stage, "arguments", None), "ddp_timeout", TIMEOUT)
+    return seconds
+
+
+class MainProcess:
+    """The main process, as the others wait for it before they meet: as long as it gives signs of life.
+
+    It may work alone for longer than any time-out, such as when it scores completions or tokenises for all. `seconds`
+    without a sign of life, which `Heartbeat` leaves in the run folder, are too many.
+    """
+
+    def __init__(self, world: World, run_folder: Path, seconds: float = TIMEOUT) -> None:
+        self.world, self.seconds = world, seconds
+        self._alive = run_folder / Heartbeat.FOLDER / "0"
+        self._meetings = 0
+
+    def wait(self) -> None:
+        """Until the main process has called it as often as this one. Raises RuntimeError where it is lost."""
+        if self.world.size == 1:
+            return
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        self._meetings += 1
+        store, meeting = _get_default_store(), f"finery/{self._meetings}"
+        if self.world.is_main:
+            store.set(meeting, "")
+            return
+        began = changed = time.monotonic()
+        beat = self._beat()
+        while not store.check([meeting]):
+            now = time.monotonic()
+            if beat != (beat := self._beat()):
+                changed = now
+            elif now - changed > max(self.seconds, 3 * Heartbeat.SECONDS):
+                raise RuntimeError("timed out waiting for rank 0")
+            time.sleep(min(POLL_SECONDS, (now - began) / 10))
+
+    def _beat(self) -> int | None:
+        """When it last gave a sign of life, by the clock of its own host."""
+        try:
+            return self._alive.stat().st_mtime_ns
+        except OSError:
+            return None
+
+
+def barrier(main: MainProcess) -> Callable[[], None]:
     """A function that waits until every process has called it."""
 
     def wait() -> None:
-        if world.size > 1:
+        main.wait()
+        if main.world.size > 1:
             import torch.distributed
 
             torch.distributed.barrier()
@@ -338,15 +387,16 @@ def barrier(world: World) -> Callable[[], None]:
     return wait
 
 
-def gather(world: World) -> Gather:
+def gather(main: MainProcess) -> Gather:
     """A function that returns every process's picklable value, in the order of ranks."""
 
     def collect(value: Value, /) -> list[Value]:
-        if world.size == 1:
+        if main.world.size == 1:
             return [value]
         import torch.distributed
 
-        values: list[Value] = [value] * world.size
+        main.wait()
+        values: list[Value] = [value] * main.world.size
         torch.distributed.all_gather_object(values, value)
         return values
 

@@ -38,6 +38,7 @@ from pipelines.core.launch import BY_DEEPSPEED
 from pipelines.core.load import load as load_recipe
 from pipelines.core.load import refuse_study
 from pipelines.core.recipe import START, TOKENIZER, Model, Recipe, Stage
+from pipelines.core.shared_bases import base_of
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
@@ -123,6 +124,8 @@ class RecipeRun:
         own = self.recipe.model
         if own.checkpoint is None:
             return own
+        if (adapted := base_of(Path(own.checkpoint))) is not None and not Path(adapted).is_dir():
+            commit_of(adapted, read_json(Path(own.checkpoint) / "adapter_config.json").get("revision"))
         commit = _commit(own.checkpoint, own.revision)
         return own if commit == own.revision else own.model_copy(update={"revision": commit})
 
@@ -378,7 +381,8 @@ class RecipeRun:
         """Everything a stage is given."""
         stage_files.use(self.folders)
         world = world or World()
-        barrier = distributed.barrier(world)
+        main = distributed.MainProcess(world, self.place.folder, distributed.timeout(stage))
+        barrier = distributed.barrier(main)
         models = StageModels(self.recipe, stage, self.start, self.folders, self.precision, world, barrier)
         return Context(
             stage_id=stage.id,
@@ -397,7 +401,7 @@ class RecipeRun:
             barrier=barrier,
             beat=beat,
             fits=partial(self._fits, stage, world),
-            gather=distributed.gather(world),
+            gather=distributed.gather(main),
         )
 
     def _fits(self, stage: Stage, world: World, each: int) -> bool:
@@ -496,7 +500,7 @@ def run_rank(run_folder: Path, stage_id: str, folder: Path, profile: Profile, pr
         with stop_on_signals(stop):
             recipe = load_recipe(run_folder / "recipe.yaml")
             stage = recipe.stage(stage_id)
-            seconds: int = getattr(getattr(stage, "arguments", None), "ddp_timeout", distributed.TIMEOUT)
+            seconds = distributed.timeout(stage)
             world = distributed.join_world(processes, profile, seconds)
             job = RecipeRun(recipe, RunFolder(run_folder, StageStore()), stop)
             job.folders = complete_stages(run_folder)

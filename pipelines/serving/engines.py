@@ -26,9 +26,10 @@ from transformers.generation.continuous_batching.cb_logits_processors import Con
 
 from pipelines.data.chat_prompts import bounded_end_of_turn
 from pipelines.data.completions import padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.models.checkpoint import start_token
 from pipelines.models.log_probabilities import distributions_of
-from pipelines.models.sampling import ends_of, filled
+from pipelines.models.sampling import ends_of
 from pipelines.serving.sequences import LONGEST, SamplingSettings, WrittenSequence
 from pipelines.serving.trying import twin
 
@@ -387,9 +388,9 @@ class BatchedEngine:
         tokens: dict[str, Any] = {}
         inputs: dict[str, Tensor] = {}
         if start is None:
-            ids, real = filled([each.prompt + each.tokens for each in batch], pad, on_the_left=True)
+            ids, real = padded_tensors([each.prompt + each.tokens for each in batch], pad, on_the_left=True)
         else:
-            ids, real = filled([each.prompt for each in batch], pad)
+            ids, real = padded_tensors([each.prompt for each in batch], pad)
             tokens["decoder_start_token_id"] = start
             inputs["decoder_input_ids"] = torch.tensor([[start, *each.tokens] for each in batch])
         given = inputs.get("decoder_input_ids", ids).shape[1]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipelines.commands.predict import COLUMNS, OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
+from pipelines.commands.predict import OWN, PredictRequest, ask, chosen, foreign_task, named_task, own_task
 from pipelines.commands.trained_models import Opener, TrainedModel, find
 from pipelines.core.errors import CommandError, DataError, ModelError
 from pipelines.core.presentation import Form, PageAnswer, field_of
+from pipelines.core.registry import TASK_KINDS
 from pipelines.models.checkpoint import config_of
 from pipelines.tasks.evaluation import evaluation_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Head
+    from pipelines.tasks.base import TaskKind
 
 Result = TypeVar("Result")
 PAIR = "text_pair"
@@ -74,11 +76,14 @@ class Predictor:
         task = named_task(self._model, request) or foreign_task(self._model)
         self._task = task
         self.kind: str = task.kind
+        self._about: type[TaskKind] = TASK_KINDS.load(task.kind)
         self.known = self._model.subject is not None
         """Whether the model says what it was trained on, and so what its columns are called."""
         self._ways = evaluation_of(task.kind).ways(task)
         """The columns of an input, in each way in which one can be written."""
         self.columns: tuple[str, ...] = tuple(self._ways[0])
+        self._controls = {each.name: each.control for each in evaluation_of(task.kind).form(task)}
+        """How each column of an input is filled in."""
 
     def warm(self) -> None:
         """Open the model with a first question, so that the next ones do not wait."""
@@ -87,10 +92,9 @@ class Predictor:
                 [dict(zip(self.columns, next(iter(evaluation_of(self.kind).examples(self._task))), strict=True))]
             )
             return
-        word: Any = ["a"] if self.kind == "token_classification" else "a"
-        options = {name: ["a", "b"] if name == self.columns[-1] else word for name in self.columns}
+        lists = {"words": ["a"], "lines": ["a", "b"]}
         try:
-            self.predict([options if self.kind == "multiple_choice" else dict.fromkeys(self.columns, word)])
+            self.predict([{name: lists.get(self._controls.get(name, ""), "a") for name in self.columns}])
         except CommandError:  # what such a row lacks, a real one has
             return
 
@@ -168,7 +172,12 @@ class Predictor:
     @property
     def _may_be_paired(self) -> bool:
         """Whether a second text may be given, because nothing says what the model was trained on."""
-        return not self.known and self.kind in ("classification", "regression")
+        return not self.known and self._about.labels_texts
+
+    @property
+    def _of_words(self) -> bool:
+        """Whether an input is words, and not a text."""
+        return "words" in self._controls.values()
 
     def _row(self, number: int, given: object) -> Mapping[str, object]:
         if isinstance(given, Mapping):
@@ -180,7 +189,7 @@ class Predictor:
                 raise CommandError(f"input {number} has an unknown key '{unknown[0]}'; {self._needed()}")
             return given
         words = isinstance(given, list) and all(isinstance(word, str) for word in given)
-        if len(self.columns) != 1 or not (words if self.kind == "token_classification" else isinstance(given, str)):
+        if len(self.columns) != 1 or not (words if self._of_words else isinstance(given, str)):
             raise CommandError(f"input {number} must be {self._needed()}")
         return {self.columns[0]: given}
 
@@ -189,7 +198,7 @@ class Predictor:
         keys = f"an object with {', or with '.join(ways)}"
         if len(self.columns) != 1:
             return keys
-        return f"{'a list of words' if self.kind == 'token_classification' else 'a text'}, or {keys}"
+        return f"{'a list of words' if self._of_words else 'a text'}, or {keys}"
 
     def _texts(self, rows: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
         """The columns to read, where the model does not know them."""
@@ -198,4 +207,5 @@ class Predictor:
         paired = [PAIR in row for row in rows]
         if any(paired) and not all(paired):
             raise CommandError(f"some inputs have a '{PAIR}' and others none; ask for them apart")
-        return (*COLUMNS.get(self.kind, self.columns), *([PAIR] if any(paired) else []))
+        columns = self.columns if self._about.unnamed_columns is None else self._about.unnamed_columns
+        return (*columns, *([PAIR] if any(paired) else []))

@@ -56,7 +56,7 @@ def write_results(study: StudyState, code: int, seconds: float) -> None:
     data["overviews"] = [each.to_json() for each in glances]
     tested = hypotheses.tested(study.plan.options.hypotheses, blocks(data, rows), data["correction"])
     data["hypotheses"] = [each.to_json() for each in tested]
-    write_json(study.folder / "study.json", data, allow_nan=True)
+    write_json(study.folder / "study.json", data)
     _write_tables(study.folder, study.plan.axes, rows, data["budget"]["unit"] if data["budget"] else "")
     write_text(study.folder / "README.md", readme.readme(data, rows, glances, tested))
     write_text(study.folder / "report.html", page(data, rows, glances, tested))

@@ -145,10 +145,6 @@ class LabelledTask:
     @cached_property
     def head(self) -> Head:
         """The head the task is learnt with. Reads the training rows when the class names are not given."""
-        if self.kind == "seq2seq":
-            return Head("seq2seq_lm")
-        if self.kind == "regression":
-            return Head("sequence_classification")
         return Head("sequence_classification", self.labels or self._found_labels())
 
     @property
@@ -237,10 +233,13 @@ class LabelledTask:
             return None
         if not self._needs_labels(split) and all(is_missing(cell) for cell in cells):
             return None
-        if self.kind == "seq2seq":
-            return self._texts(data, self.label, index, described)
-        if self.kind == "regression":
-            return [self._number(cell, number, described) for number, cell in zip(index, cells, strict=True)]
+        return self._read_labels(data, index, described)
+
+    def _read_labels(
+        self, data: Dataset, index: Sequence[int], described: str
+    ) -> Sequence[int] | Sequence[float] | Sequence[str]:
+        """The cells of the column `label` as what a model is to answer. Raises DataError."""
+        cells = data[self.label][:]
         names = self._class_names(data, cells, index, described)
         ids = {name: position for position, name in enumerate(self.head.labels)}
         for number, name in zip(index, names, strict=True):
@@ -299,18 +298,6 @@ class LabelledTask:
         if not self.labels or not all(isinstance(cell, int) and not isinstance(cell, bool) for cell in present):
             return None
         return None if any(str(cell) in self.labels for cell in set(present)) else self.labels
-
-    def _number(self, cell: Any, number: int, described: str) -> float:
-        if is_missing(cell):
-            self._refuse(described, number, f"has no number in the column '{self.label}'")
-        try:
-            value = float(cell)
-        except (TypeError, ValueError):
-            value = math.nan
-        if not math.isfinite(value):
-            given = f"{str(cell)[:40]!r} in the column '{self.label}'"
-            self._refuse(described, number, f"holds {given}, must be a finite number")
-        return value
 
     def _refuse(self, described: str, number: int, problem: str, remedy: str = "correct or remove the row") -> NoReturn:
         raise DataError(f"{described}, row {number + 1} (the first is 1), {problem}; {remedy}")
@@ -419,6 +406,8 @@ class TaskKind(Block):
     """What an estimate of cost leaves out, where a row is more than one sequence."""
     stage_keys: ClassVar[tuple[str, ...]] = ()
     """Keys that a stage may give beside such a task, and beside no task of another kind."""
+    evaluation_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys that an evaluate stage may give for such benchmarks, and for no benchmarks of another kind."""
     outputs: ClassVar[str | None] = None
     """What a model answers with, in words; None where that is one of the task's classes."""
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe()
@@ -427,6 +416,15 @@ class TaskKind(Block):
     """What `finery init` knows rows of the kind by, in words; empty where it knows none."""
     read_as: ClassVar[str | None] = None
     """The kind as which its rows are learnt and evaluated, where that is another one."""
+    selects_by_loss: ClassVar[bool] = False
+    """Whether rows set aside while a model learns are scored by the loss alone."""
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = None
+    """The columns that `finery predict` reads where neither the model nor the user names them; None where a model that
+    does not say what it learnt cannot be asked."""
+    column_counts: ClassVar[tuple[int, ...]] = (1, 2)
+    """How many columns a user may name in their place; none where a row needs more than texts."""
+    columns_needed: ClassVar[str] = "one, or two of a pair"
+    """The same in words."""
 
     license: License = None
     """The licence of its data as the Hub names it, such as `cc-by-4.0`. Default: what the data set's own card says."""
@@ -434,6 +432,16 @@ class TaskKind(Block):
     def task(self, name: str) -> LabelledTask:
         """The task that the block describes, under that name."""
         raise NotImplementedError
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        """What holds a task of the kind."""
+        return LabelledTask
+
+    @classmethod
+    def answers_with(cls, outputs: int) -> bool:
+        """Whether a model with the kind's head and so many outputs answers such tasks."""
+        return True
 
     @classmethod
     def writes(cls) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipelines.core.config import ConfigIssue
 from pipelines.core.errors import ModelError
@@ -176,6 +176,9 @@ class EvaluationRequest:
 
 class TaskEvaluation:
     """Base of every kind's evaluation."""
+
+    majority_guess: ClassVar[str] = "always guessing the most frequent class"
+    """What the baseline of the kind does that learns nothing from a text."""
 
     def ask(self, request: EvaluationRequest) -> Predictions:
         """What the model says about every evaluation split, on every process."""

@@ -19,6 +19,7 @@ from pipelines.data.chat_templates import prompt_of, render
 from pipelines.data.completions import Completions
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from pipelines.core.interfaces import Context
@@ -101,6 +102,14 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], learnt: Seque
             runs.append((tokenizer.decode(list(ids[start:place]), skip_special_tokens=False), bool(learnt[start])))
             start = place
     return runs
+
+
+def token_pieces(
+    tokenizer: PreTrainedTokenizerBase, ids: Tensor, learnt: Sequence[bool] | Tensor | bool
+) -> list[list[Any]]:
+    """The same as JSON, of a tensor of tokens (length,), each learnt or not, or all alike."""
+    each = [learnt] * len(ids) if isinstance(learnt, bool) else [bool(one) for one in learnt]
+    return [list(run) for run in pieces(tokenizer, ids.tolist(), each)]
 
 
 def tell(context: Context, look: Look) -> None:

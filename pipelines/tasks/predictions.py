@@ -268,7 +268,7 @@ class TextPredictions(SplitPredictions):
         if not isinstance(task, AsText):
             return scored_texts(texts, references, texts, references, task.metrics)
         answers, labels, _ = task.read(texts, references)
-        if task.task.kind == "regression":
+        if not task.task.head.labels:
             error = np.abs(np.array(answers, dtype=np.float64) - np.array(labels, dtype=np.float64))
             return ScoredExamples(references, texts, error > 0, error, "distance from the right number")
         wrong = np.array(answers) != np.array(labels)

@@ -70,7 +70,8 @@ def _score_answers(
     if len(references) == 0:
         raise DataError(f"'{task.name}' has no example to score; choose a split with rows, or raise max_eval_samples")
     predictions, labels, _ = task.read(list(texts), list(references))
-    settings = {} if task.task.kind == "regression" else {"classes": len(task.task.head.labels)}
+    classes = len(task.task.head.labels)
+    settings = {"classes": classes} if classes else {}
     return _merged(metric(predictions, labels, **settings) for metric in metrics)
 
 

@@ -210,9 +210,8 @@ WRITTEN = "is for tasks that are learnt with a head of classes, but here the ans
 
 def class_key_issues(subject: Subject, task: LabelledTask) -> Iterable[ConfigIssue]:
     """What is wrong with the keys for this kind of task, as far as the recipe tells."""
-    writes = task.kind == "seq2seq" or subject.as_text
     if subject.label_smoothing_factor and not subject.learnt_as().smooths_labels:
-        remedy = "set objective.label_smoothing" if writes else "leave it out"
+        remedy = "set objective.label_smoothing" if subject.learnt_as().writes() else "leave it out"
         what = "answers that are written" if subject.as_text else f"a task of the kind {task.kind}"
         yield ("label_smoothing_factor",), f"is {subject.label_smoothing_factor}, but does not reach {what}; {remedy}"
     if subject.pooling is not None and "pooling" in TASK_KINDS.load(task.kind).stage_keys and subject.as_text:

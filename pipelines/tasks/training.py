@@ -14,8 +14,10 @@ from pipelines.core.errors import DataError
 from pipelines.core.registry import TASK_KINDS
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context, Score
     from pipelines.objectives.losses import Meter
     from pipelines.tasks.base import LabelledTask
@@ -66,6 +68,22 @@ class TaskTraining:
         Raises DataError for rows that cannot be learnt from, ModelError for a model that cannot learn them.
         """
         raise NotImplementedError
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """A batch of one example as people read it: pieces of text, each learnt or not, the answer beside them, and
+        how many tokens there are."""
+        from pipelines.tasks.first_batch import token_pieces
+
+        ids, label, classes = read_tokens(batch), batch["labels"][0], task.head.labels
+        answer = classes[int(label)] if classes else f"{float(label):g}"
+        return {"pieces": token_pieces(tokenizer, ids, False), "answer": answer, "tokens": len(ids)}
+
+
+def read_tokens(batch: Mapping[str, Tensor]) -> Tensor:
+    """The tokens of the only row of a batch (length,), padding left out."""
+    mask = batch.get("attention_mask")
+    ids = batch["input_ids"][0]
+    return ids if mask is None or mask.ndim != 2 else ids[mask[0].bool()]
 
 
 def training_of(kind: str) -> TaskTraining:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from pipelines.core.files import write_json, write_text
+from pipelines.core.files import COMPLETE, restored, write_json
 from pipelines.core.interfaces import Context, Head
 from pipelines.models import fsdp
 from pipelines.tuners.tuner import Tuner
@@ -31,7 +31,6 @@ from pipelines.tuners.tuner import Tuner
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-MARKER = "complete.json"
 State = Mapping[str, Any]
 """What a trainer keeps in a checkpoint beside its weights, as JSON."""
 
@@ -46,13 +45,16 @@ def sync(folder: Path) -> None:
 
 def mark_complete(folder: Path, state: State) -> None:
     """Declare a checkpoint whole. `state` is what the loop needs back beside the trainer's own files."""
+    own = folder / TRAINER_STATE_NAME
+    if own.is_file():  # transformers writes NaN and Infinity into it, which `restored` gives back
+        write_json(own, json.loads(own.read_text(encoding="utf-8")))
     sync(folder)
-    write_text(folder / MARKER, json.dumps(state))
+    write_json(folder / COMPLETE, state)
 
 
 def unmark(folder: Path) -> None:
     """Declare that a checkpoint is about to be written again."""
-    (folder / MARKER).unlink(missing_ok=True)
+    (folder / COMPLETE).unlink(missing_ok=True)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -62,7 +64,7 @@ def newest_complete(folder: Path) -> Path | None:
 
 def _complete(folder: Path) -> list[Path]:
     """The complete checkpoints, in the order of their steps."""
-    complete = [path for path in folder.glob("checkpoint-*") if (path / MARKER).is_file()]
+    complete = [path for path in folder.glob("checkpoint-*") if (path / COMPLETE).is_file()]
     return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
@@ -78,16 +80,8 @@ def rotate(folder: Path, limit: int, best: str | None) -> None:
 
 def state_of(checkpoint: Path) -> State:
     """What `mark_complete` was given."""
-    state: State = json.loads((checkpoint / MARKER).read_text())
+    state: State = restored(json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8")))
     return state
-
-
-def remove_unfinished(folder: Path) -> list[Path]:
-    """Delete checkpoint folders without a marker; returns them."""
-    broken = [path for path in folder.glob("checkpoint-*") if not (path / MARKER).is_file()]
-    for path in broken:
-        shutil.rmtree(path)
-    return broken
 
 
 def save_stage(
@@ -120,7 +114,7 @@ def save_stage(
             final = context.folder / "model"
             shutil.rmtree(final, ignore_errors=True)
             temporary.rename(final)
-            write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+            write_json(context.folder / "metrics.json", metrics)
     context.barrier()
 
 

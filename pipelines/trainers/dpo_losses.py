@@ -208,14 +208,14 @@ def implicit_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str] =
     return beta * pairs.chosen_ratio, beta * pairs.rejected_ratio
 
 
-def learnt_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The implicit rewards as the losses compare them: per token where every loss of pairs divides by an answer's
-    tokens."""
+def per_token_rewards(pairs: PairLikelihoods, beta: float, names: Sequence[str]) -> tuple[Tensor, Tensor] | None:
+    """The same, each log ratio divided by the tokens of its answer, where every loss of pairs compares them so; None
+    elsewhere."""
     compared_by = [name for name in names if name != LIKELIHOOD]
-    if compared_by and all(name in PER_TOKEN for name in compared_by):
-        chosen, rejected = pairs.mean_ratios
-        return beta * chosen, beta * rejected
-    return implicit_rewards(pairs, beta, names)
+    if not compared_by or any(name not in PER_TOKEN for name in compared_by):
+        return None
+    chosen, rejected = pairs.mean_ratios
+    return beta * chosen, beta * rejected
 
 
 def _smoothed(logits: Tensor, flipped: float) -> Tensor:

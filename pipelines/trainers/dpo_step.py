@@ -18,14 +18,15 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from pipelines.core.interfaces import IGNORED, Context
+from pipelines.metrics.statistics import interval_of_mean
 from pipelines.models.log_probabilities import TokenLogProbabilities, sums, token_log_probabilities
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.preference.scores import accuracy, negative_log_likelihood
 from pipelines.trainers.dpo_losses import (
     PairLikelihoods,
     implicit_rewards,
-    learnt_rewards,
     likelihood_weight,
+    per_token_rewards,
     weighed,
 )
 from pipelines.trainers.dpo_settings import LIKELIHOOD, DPOArguments
@@ -130,9 +131,8 @@ def compared(named: TokenLogProbabilities, reference: Tensor | None) -> PairLike
     return PairLikelihoods.of(total, lengths, reference)
 
 
-RESAMPLES = 1_000
-"""Of a bootstrap interval."""
-LEVEL = 0.95
+BOOTSTRAP = 0xB007
+"""The stream of random numbers that the intervals' pairs are drawn from."""
 
 
 def ask(
@@ -144,13 +144,14 @@ def ask(
     batch_size: int,
 ) -> dict[str, np.ndarray]:
     """What policy and reference say of every pair, each (pairs, 2) with the chosen answer first: `rewards`,
-    `reference` (its log-probabilities, 0 without one) and `lengths` in tokens. The processes share the work."""
+    `per_token` (the same per token, 0 where the losses do not compare them so), `reference` (its log-probabilities, 0
+    without one) and `lengths` in tokens. The processes share the work."""
     model = extract_model_from_parallel(model, keep_fp32_wrapper=False)  # the loop made it compute in its precision
     device = next(model.parameters()).device
     order = sorted(
         range(context.world.rank, len(examples), context.world.size), key=lambda place: -int(examples.lengths[place])
     )
-    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "reference", "lengths")}
+    answers = {name: np.zeros((len(examples), 2)) for name in ("rewards", "per_token", "reference", "lengths")}
     training = model.training
     model.eval()
     with torch.no_grad():  # in fp32: what is compared is a small difference of large sums
@@ -159,13 +160,14 @@ def ask(
             batch = {name: value.to(device) for name, value in collate(asked).items()}
             named = token_log_probabilities(model, batch, temperature=step.temperature)
             pairs = compared(named, step.reference_answers(model, batch, exact=True))
-            rewards = learnt_rewards(pairs, step.arguments.beta, tuple(step.weights))
+            told = pairs, step.arguments.beta, tuple(step.weights)
             for name, both in (
-                ("rewards", rewards),
+                ("rewards", implicit_rewards(*told)),
+                ("per_token", per_token_rewards(*told) or ()),
                 ("reference", (pairs.reference_chosen, pairs.reference_rejected)),
                 ("lengths", (pairs.chosen_length, pairs.rejected_length)),
             ):
-                if not places:
+                if not places or not both:
                     continue
                 answers[name][places] = torch.stack([each.double() for each in both], dim=1).cpu().numpy()
     model.train(training)
@@ -200,22 +202,16 @@ def scores(
         "over_length": float((right - guessed).mean()),
     }
     intervals = {"rewards/accuracies": right, "longer_accuracy": longer, "over_length": right - guessed}
+    if answers["per_token"].any():
+        scores["rewards/accuracies_per_token"] = accuracy(answers["per_token"])
+        intervals["rewards/accuracies_per_token"] = _right(answers["per_token"])
     if answers["reference"].any():
         likelier = _right(answers["reference"])
         scores["reference_accuracy"] = float(likelier.mean())
         intervals["reference_accuracy"] = likelier
     for name, each in intervals.items():
-        scores[f"{name}_low"], scores[f"{name}_high"] = interval(each, seed)
+        scores[f"{name}_low"], scores[f"{name}_high"] = interval_of_mean(each, [seed, BOOTSTRAP])
     return {f"eval_{name}": value for name, value in scores.items()}
-
-
-def interval(values: np.ndarray, seed: int, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:
-    """The percentile bootstrap interval of a mean (Efron & Tibshirani 1993, section 13.3). values (pairs,)."""
-    random = np.random.default_rng([seed, 0xB007])
-    means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)]
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _right(both: np.ndarray) -> np.ndarray:

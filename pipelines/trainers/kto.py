@@ -179,7 +179,7 @@ def answers_for(
     """
     from pipelines.data.completions import padding_token
     from pipelines.data.ragged import made_once
-    from pipelines.objectives.batches import start_token
+    from pipelines.models.checkpoint import start_token
     from pipelines.tasks.preference.pairs import PreferenceCollator
 
     both = limits(subject, model, longest)[0]
@@ -188,7 +188,7 @@ def answers_for(
         "answers",
         lambda: (_encoded(subject, context, model, tokenizer, longest), tokenizer.chat_template),
     )
-    start = start_token(model.config, tokenizer) if both else None
+    start = start_token(model, tokenizer) if both else None
     return examples, PreferenceCollator(padding_token(tokenizer), start)
 
 

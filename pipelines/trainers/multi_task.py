@@ -27,6 +27,7 @@ from pipelines.core.errors import StageError
 from pipelines.core.files import write_json
 from pipelines.core.recipe import ID, Recipe, Stage
 from pipelines.core.registry import TASK_KINDS, TUNERS, nearest
+from pipelines.core.scores import smaller_is_better
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.tasks.subject import Subject
 from pipelines.tasks.text_to_text import AsText
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from pipelines.core.costs import Planning, StagePlan
     from pipelines.core.interfaces import Context, Head
+    from pipelines.tasks.base import TaskKind
     from pipelines.tasks.training import PreparedTask
     from pipelines.trainers.model_selection import Examples
     from pipelines.trainers.multi_task_model import SharedBody
@@ -147,6 +149,11 @@ class WrittenTask(TaskOfSeveral):
 def _is_decided(entry: TaskOfSeveral) -> bool:
     """Whether the answers of the task are classes or numbers, which can be written."""
     return bool(TASK_KINDS.load(entry.resolved(entry.id).kind).labels_texts)
+
+
+def _can_be_written(kind: type[TaskKind]) -> bool:
+    """Whether the answers to such tasks are texts, or classes and numbers that can be written."""
+    return kind.labels_texts or kind.prompt_form == "texts"
 
 
 def _written(entry: TaskOfSeveral) -> WrittenTask:
@@ -315,13 +322,9 @@ class MultiTask(Stage):
 
     def _learning_mistakes(self, entry: TaskOfSeveral, recipe: Recipe) -> Iterable[ConfigIssue]:
         kind = entry.resolved(entry.id).kind
-        if self.writes and not (_is_decided(entry) or kind == "seq2seq"):
-            written = TASK_KINDS.where(lambda each: each.labels_texts)
-            yield (
-                ("task",),
-                f"is of the kind {kind}, which has no form as text; those that have are "
-                f"{', '.join((*written, 'seq2seq'))}",
-            )
+        if self.writes and not _can_be_written(TASK_KINDS.load(kind)):
+            written = ", ".join(TASK_KINDS.where(_can_be_written))
+            yield ("task",), f"is of the kind {kind}, which has no form as text; those that have are {written}"
         else:
             yield from self.learnt(entry).learning_mistakes(entry.id, recipe)
 
@@ -378,6 +381,7 @@ class MultiTask(Stage):
 
     def run(self, context: Context) -> None:
         """Encode every task, mix, train, save a model a task and the body."""
+        from pipelines.models.heads import head_settings
         from pipelines.trainers.multi_task_model import OfTheFirst, SharedBody
         from pipelines.trainers.multi_task_sampling import MixtureSampler, TaskMixture
         from pipelines.trainers.multi_task_trainer import (
@@ -415,7 +419,7 @@ class MultiTask(Stage):
             lessons=lessons,
             selections=selections,
             weights=[entry.weight for entry in self.tasks],
-            squared=[entry.resolved(entry.id).kind == "regression" and not self.writes for entry in self.tasks],
+            squared=[head_settings(head).get("problem_type") == "regression" for head in heads],
             metrics=[lesson.metric for lesson in lessons],
             sampler=sampler,
             tasks_per_step=self.parts,
@@ -463,6 +467,10 @@ class MultiTask(Stage):
         if self.arguments.eval_strategy != "no" and not self.arguments.metric_for_best_model:
             scored = any(lesson.score is not None for lesson in lessons)
             overrides["metric_for_best_model"] = "mean" if scored else "loss"
+        decides = (self.arguments.metric_for_best_model or "").removeprefix("eval_")
+        owner = max((each for each in self.ids if decides.startswith(f"{each}_")), key=len, default=None)
+        if owner is not None and self.arguments.greater_is_better is None:
+            overrides["greater_is_better"] = not smaller_is_better(decides.removeprefix(f"{owner}_"))
         return overrides
 
     def _save(
@@ -509,4 +517,4 @@ class MultiTask(Stage):
         elif self.tuner.merges:
             save_body(shared, self.tuner, context.folder / "model")
             tokenizer.save_pretrained(str(context.folder / "model"))
-        write_json(context.folder / "metrics.json", metrics, allow_nan=True)
+        write_json(context.folder / "metrics.json", metrics)

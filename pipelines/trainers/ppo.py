@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from pipelines.trainers.ppo_experience import Layout
     from pipelines.tuners.tuner import TunerBlock
 
-NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
-"""Arguments about rows set aside, of which there are none."""
-
 FORWARDS = 3
 """Passes without gradients of a completion: sampling it with keys and values kept, reading it again, the reference."""
 READS = 2
@@ -117,12 +114,7 @@ class PPO(Stage):
 
     def _unfit_arguments(self) -> Iterator[ConfigIssue]:
         s = self.arguments
-        for name in NO_ROWS_ASIDE:
-            if getattr(s, name) not in (False, "no"):
-                yield (
-                    ("arguments", name),
-                    "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward",
-                )
+        yield from tuning.held_out_issues(s)
         if s.top_p > 1:
             yield ("arguments", "top_p"), f"is {s.top_p}, must be at most 1"
         if s.gamma > 1 or s.lam > 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from pipelines.core.interfaces import IGNORED
-from pipelines.models.sampling import filled
+from pipelines.data.ragged import padded_tensors
 from pipelines.trainers.trainer import order
 
 
@@ -79,22 +79,22 @@ class Layout:
         positions are what they are in any other text.
         """
         if self.start is None:
-            ids, real = filled(
+            ids, real = padded_tensors(
                 [[*prompt, *response[:-1]] for prompt, response in zip(prompts, responses, strict=True)], self.pad
             )
             named = [
                 [IGNORED] * (len(prompt) - 1) + list(response)
                 for prompt, response in zip(prompts, responses, strict=True)
             ]
-            inputs = {"input_ids": ids, "attention_mask": real, "labels": filled(named, IGNORED)[0]}
+            inputs = {"input_ids": ids, "attention_mask": real, "labels": padded_tensors(named, IGNORED)[0]}
         else:
-            ids, real = filled(prompts, self.pad)
-            read = filled([[self.start, *response[:-1]] for response in responses], self.pad)[0]
+            ids, real = padded_tensors(prompts, self.pad)
+            read = padded_tensors([[self.start, *response[:-1]] for response in responses], self.pad)[0]
             inputs = {
                 "input_ids": ids,
                 "attention_mask": real,
                 "decoder_input_ids": read,
-                "labels": filled(responses, IGNORED)[0],
+                "labels": padded_tensors(responses, IGNORED)[0],
             }
         return {name: value.to(device) for name, value in inputs.items()}
 

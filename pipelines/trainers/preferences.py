@@ -262,7 +262,7 @@ def pairs_for(
     DataError."""
     from pipelines.data.completions import padding_token, stops_of
     from pipelines.data.ragged import made_once
-    from pipelines.objectives.batches import start_token
+    from pipelines.models.checkpoint import start_token
     from pipelines.tasks.first_batch import tell_pairs
     from pipelines.tasks.preference.pairs import PreferenceCollator, encode_preferences
 
@@ -275,9 +275,7 @@ def pairs_for(
         return examples, tokenizer.chat_template
 
     examples, tokenizer.chat_template = made_once(context, "pairs", read)
-    return examples, PreferenceCollator(
-        padding_token(tokenizer), start_token(model.config, tokenizer) if both else None
-    )
+    return examples, PreferenceCollator(padding_token(tokenizer), start_token(model, tokenizer) if both else None)
 
 
 def held_out_for(

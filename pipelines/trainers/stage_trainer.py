@@ -1,13 +1,11 @@
 """What every trainer of a stage has, whoever wrote its loop: ours and TRL's, all of them transformers' Trainer.
 
-The live arguments, learning rates and a schedule by the tuner, peak memory, checkpoints that count only when complete,
-a stop by signal that saves first, an end at the first NaN, events, and metrics.
+Learning rates and a schedule by the tuner, masks of dropout, the end of an epoch that a stop broke off, an end at the
+first NaN, checkpoints that count only when complete, events, and the stage's metrics.
 """
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,51 +15,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
-from transformers import TrainingArguments as LiveArguments
-from transformers.trainer import SCHEDULER_NAME
+from transformers import EarlyStoppingCallback, PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
-from pipelines.core.errors import Diverged, StageError
+from pipelines.core.errors import Diverged, Stopped
+from pipelines.core.files import remove_unfinished, restored
 from pipelines.core.interfaces import Context
-from pipelines.core.scores import smaller_is_better
-from pipelines.core.training_arguments import TrainingArguments
 from pipelines.models import fsdp
-from pipelines.models.open_once import is_opened_once
 from pipelines.objectives.losses import Meter
-from pipelines.trainers import checkpoints, dropout, optimizer_state
+from pipelines.trainers import checkpoints, dropout
 from pipelines.trainers.checkpoints import State
 from pipelines.trainers.dropout import MaskStream
-from pipelines.trainers.throughput import Throughput
+from pipelines.trainers.sharding import ShardingTrainer
+from pipelines.trainers.throughput import Throughput, peak_memory
 from pipelines.tuners.tuner import Tuner
 
 
-def reset_peak_memory() -> None:
-    """Forget earlier peaks, so that a stage reports its own."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:  # not Linux, or not allowed: the peak then covers the whole process
-            return
-
-
-def peak_memory() -> int:
-    """Bytes at the peak since the last reset."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def newest_checkpoint(context: Context) -> Path | None:
+    """The checkpoint that the stage goes on from; what was broken off is removed. Called on every process."""
+    folder = context.folder / "checkpoints"
+    if context.world.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+    context.barrier()
+    return checkpoints.newest_complete(folder)
 
 
 def split_by_rate(optimizer: Optimizer, model: nn.Module, rates: Mapping[str, float]) -> None:
@@ -99,106 +79,16 @@ def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR 
     return LambdaLR(optimizer, factor)
 
 
-PROGRESS_EVERY = 1.0
-"""Seconds between two `progress` events."""
-
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers import Trainer as Base
 
     from pipelines.trainers.frozen_features import FrozenFeatures
-else:
-    Base = object
 
 
-ZERO = {"zero2": 2, "zero3": 3}
-"""Stages of ZeRO (Rajbhandari et al. 2020, arxiv.org/abs/1910.02054) by profile."""
-
-
-def deepspeed_configuration(stage: int) -> dict[str, Any]:
-    """DeepSpeed's configuration; `auto` is what transformers fills in from its arguments."""
-    return {
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-        "zero_allow_untested_optimizer": True,  # ours are torch's, and not DeepSpeed's own
-        "zero_optimization": {
-            "stage": stage,
-            "contiguous_gradients": True,
-            "overlap_comm": True,
-            "reduce_bucket_size": "auto",
-            "stage3_prefetch_bucket_size": "auto",
-            "stage3_param_persistence_threshold": "auto",
-            "stage3_gather_16bit_weights_on_model_save": stage == 3,
-        },
-    }
-
-
-def live_words(
-    context: Context, arguments: TrainingArguments, overrides: Mapping[str, object] | None = None
-) -> dict[str, Any]:
-    """The words of transformers' TrainingArguments: the user's, and what Finery fixes so that runs resume exactly.
-
-    `overrides` are what the stage decides instead of the user. Warns of names of earlier transformers versions.
-    """
-    if context.world.is_main:
-        for warning in arguments.warnings():
-            context.events.emit("warning", message=warning)
-    each, accumulated = arguments.batch_sizes(context.world.size, context.fits)
-    words = arguments.of_the_trainer() | {
-        "per_device_train_batch_size": each,
-        "gradient_accumulation_steps": accumulated,
-        "logging_steps": arguments.logging_steps,
-        "report_to": "none",  # trackers are callbacks of our own: see `trackers`
-        "save_total_limit": max(2, arguments.save_total_limit or 2),  # a kill may spoil the one being written
-    }
-    if arguments.load_best_model_at_end:
-        words.setdefault("save_strategy", arguments.eval_strategy)
-    if words.get("optim") == "muon":  # which transformers does not know: see FineryTrainer.create_optimizer
-        words["optim"] = "adamw_torch_fused"
-    on_cpu = not torch.cuda.is_available()
-    fixed: dict[str, Any] = {
-        "output_dir": str(context.folder / "checkpoints"),
-        "seed": context.seed,
-        "bf16": context.precision == "bf16",
-        "fp16": context.precision == "fp16",
-        "use_cpu": on_cpu,
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        "label_names": ["labels"],
-        "logging_nan_inf_filter": False,  # a NaN must be seen, not averaged away
-        "average_tokens_across_devices": True,
-        "dataloader_pin_memory": not on_cpu,
-        "accelerator_config": {"non_blocking": not on_cpu},  # a batch is copied while the one before is computed
-        "ddp_find_unused_parameters": False,
-    }
-    if on_cpu and context.world.size > 1:
-        fixed["ddp_backend"] = "gloo"
-    if context.world.profile in ZERO:
-        fixed["deepspeed"] = deepspeed_configuration(ZERO[context.world.profile])
-    words |= dict(overrides or {})
-    decides = str(words.get("metric_for_best_model") or "").removeprefix("eval_")
-    if words.get("greater_is_better") is None and smaller_is_better(decides):
-        words["greater_is_better"] = False  # transformers knows it of losses alone
-    return words | fixed
-
-
-def training_arguments(
-    context: Context, arguments: TrainingArguments, overrides: Mapping[str, object] | None = None
-) -> LiveArguments:
-    """transformers' object of what `live_words` says."""
-    return LiveArguments(**live_words(context, arguments, overrides))
-
-
-class StageTrainer(Base):  # type: ignore[misc]
+class StageTrainer(ShardingTrainer):
     """To be named before a Trainer among the bases of a class. `begin` is called before the Trainer's own
     `__init__`."""
 
-    context: Context
     tuner: Tuner | None
     meter: Meter | None
     patience: EarlyStoppingCallback | None
@@ -242,95 +132,18 @@ class StageTrainer(Base):  # type: ignore[misc]
             self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
-    # -- how processes share the model -------------------------------------------------------------------------------
-
-    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
-        """What is to be divided is moved layer by layer, as it is divided."""
-        if not self.context.world.is_sharded:
-            super()._move_model_to_device(model, device)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """What has no weights of its own takes them from the first process when the model is divided."""
-        if self.context.world.is_main or not is_opened_once(self.model):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _prepare_for_training(self, *given: Any, **keywords: Any) -> Any:
-        """The model is divided here, once the weights of a checkpoint are in it and before there is an optimizer."""
-        world = self.context.world
-        if world.is_sharded:
-            fsdp.shard(self.model, self.args.device, world.size)
-            # transformers' word for a model that owns its placement: no DistributedDataParallel around it
-            self.is_distributed_loading_by_transformers = True
-        model, loader = super()._prepare_for_training(*given, **keywords)
-        self._tell_distribution(model)
-        return model, loader
-
-    def _tell_distribution(self, model: nn.Module) -> None:
-        """Emit what each process holds. Raises StageError where the model is not distributed as the profile says."""
-        world = self.context.world
-        zero = self.accelerator.state.deepspeed_plugin.zero_stage if self.is_deepspeed_enabled else None
-        by_zero = next((profile for profile, stage in ZERO.items() if stage == zero), None)
-        found = by_zero or (
-            "fsdp2" if fsdp.is_sharded(model) else "ddp" if isinstance(model, DistributedDataParallel) else "single"
-        )
-        if world.size != self.accelerator.num_processes or found != (world.profile if world.size > 1 else "single"):
-            raise StageError(
-                f"launch asks for {world.profile} on {world.size} processes, but the model is prepared for {found} on "
-                f"{self.accelerator.num_processes}; is another version of accelerate installed?"
+    def train_stage(self, resume_from: Path | None) -> None:
+        """Train to the last step, from a checkpoint if there is one. Raises Stopped after saving when a signal asked to
+        stop, Diverged where the loss or the weights are no numbers."""
+        self.remove_callback(PrinterCallback)  # the events say it
+        with self.context.stop.deferred():
+            self.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
+        if self.stopped_early:
+            raise Stopped(
+                f"stage '{self.context.stage_id}' stopped at step {self.state.global_step} of "
+                f"{self.state.max_steps}; its checkpoint is saved"
             )
-        if world.size > 1:
-            held = self.context.gather(fsdp.elements(self.model))
-            if world.is_main:
-                ranks = [{"rank": rank, "local": own, "global": whole} for rank, (own, whole) in enumerate(held)]
-                self.context.events.emit("distributed", profile=found, num_processes=world.size, ranks=ranks)
-
-    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
-        """Nothing is put off: gradients that wait on each process for the last batch of a step would be whole."""
-        return nullcontext()
-
-    def unshared(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Inside the `with` block gradients may be added up on this process alone, where it has room for all."""
-        if self.context.world.is_sharded:
-            return nullcontext()
-        alone: AbstractContextManager[None] = self.accelerator.no_sync(model)
-        return alone
-
-    def whole_model(self, write_back: bool = False) -> AbstractContextManager[None]:
-        """Inside the `with` block the main process has the whole model, as `fsdp.gathered` says. Called on all."""
-        if not self.context.world.is_sharded:
-            return nullcontext()
-        return fsdp.gathered(self.model, world=self.context.world, write_back=write_back)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        with self.whole_model():
-            super().save_model(output_dir, _internal_call)
-
-    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        if self.args.should_save:
-            super()._save(output_dir, state_dict)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.context.world.is_sharded:
-            super()._save_optimizer_and_scheduler(output_dir)
-            return
-        optimizer_state.write_optimizer(self.optimizer, Path(output_dir), self.context.world)
-        if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        folder = Path(checkpoint or "")
-        if checkpoint is None or not (self.context.world.is_sharded or (folder / optimizer_state.OPTIMIZER).is_file()):
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        optimizer_state.read_optimizer(self.optimizer, folder)
-        self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
-
-    def _load_best_model(self) -> None:
-        with self.whole_model(write_back=True):
-            if self.context.world.is_main or not self.context.world.is_sharded:
-                super()._load_best_model()
-
-    # -- a step --------------------------------------------------------------------------------------------------------
+        self.refuse_spoiled_weights()
 
     def train(self, *given: Any, **keywords: Any) -> TrainOutput:
         few_bits = self.args.device.type == "cpu" and not self.args.torch_compile
@@ -496,6 +309,8 @@ class StageTrainer(Base):  # type: ignore[misc]
         if self.state.global_step == 0:
             return
         state = checkpoints.state_of(self.context.folder / "checkpoints" / f"checkpoint-{self.state.global_step}")
+        self.state.best_metric = restored(self.state.best_metric)
+        self.state.log_history = restored(self.state.log_history)
         losses = state["loss_since_log"]  # of each process; what is logged is their mean
         mine = losses[self.context.world.rank] if len(losses) == self.context.world.size else sum(losses) / len(losses)
         self._tr_loss += torch.tensor(mine, device=self._tr_loss.device)
@@ -574,74 +389,3 @@ class StageTrainer(Base):  # type: ignore[misc]
             for key, value in (evaluations[-1] if evaluations else {}).items()
             if key.startswith("eval_") and not key.endswith(beside)
         }
-
-
-class Companion(TrainerCallback):  # type: ignore[misc]
-    """Sets the sampler's epoch, looks for a request to stop, reports progress."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.trainer: Any = None
-        self.reported = 0.0
-
-    def on_train_begin(
-        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
-    ) -> None:
-        assert self.trainer is not None
-        self.trainer.restore_accumulators()
-        if self.trainer.tuner is not None and self.context.world.is_main:
-            asleep = self.trainer.tuner.never_unfrozen(self.trainer.model, state.num_train_epochs)
-            if asleep:
-                self.context.events.emit("warning", message=asleep)
-
-    def on_epoch_begin(
-        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
-    ) -> None:
-        assert self.trainer is not None
-        epoch = int((state.epoch or 0.0) + 1e-6)
-        if self.trainer.sampler is not None:
-            self.trainer.sampler.epoch = epoch
-        if self.trainer.tuner is not None and self.trainer.tuner.unfreezes:
-            self.trainer.tuner.unfreeze(self.trainer.model, epoch)
-            if self.trainer.frozen is not None:
-                self.trainer.frozen.follow()
-
-    def on_step_end(
-        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
-    ) -> TrainerControl:
-        assert self.trainer is not None
-        self.context.beat()
-        now = time.monotonic()
-        if self.context.world.is_main and (
-            now - self.reported >= PROGRESS_EVERY or state.global_step == state.max_steps
-        ):
-            self.reported = now
-            speed = self.trainer.throughput.latest
-            self.context.events.emit("progress", step=state.global_step, total=state.max_steps, **speed)
-        if self._asked_to_stop():
-            control.should_save = True
-            control.should_training_stop = True
-            self.trainer.stopped_early = state.global_step < state.max_steps
-        return control
-
-    def on_epoch_end(
-        self, args: LiveArguments, state: TrainerState, control: TrainerControl, **keywords: object
-    ) -> TrainerControl:
-        """A stop is no end of an epoch: nothing is scored in its middle. At a true end the scores belong to the
-        checkpoint."""
-        assert self.trainer is not None
-        if self.trainer.stopped_early:
-            ended = abs((state.epoch or 0.0) - round(state.epoch or 0.0)) < 1e-6
-            control.should_evaluate = control.should_evaluate and ended
-            control.should_save = control.should_evaluate
-        return control
-
-    def _asked_to_stop(self) -> bool:
-        if self.context.world.size == 1:
-            return self.context.stop.requested
-        # A signal reaches the processes at different steps; they must all leave after the same one.
-        requested = torch.tensor(float(self.context.stop.requested))
-        if torch.distributed.get_backend() == "nccl":
-            requested = requested.cuda()
-        torch.distributed.all_reduce(requested, op=torch.distributed.ReduceOp.MAX)
-        return bool(requested.item())

@@ -1,4 +1,6 @@
-"""How fast a stage trains: tokens a second, and the share of the machine's rate of matrix products that it reaches.
+"""How fast a stage trains and how much memory that takes.
+
+Speed is tokens a second, and the share of the machine's rate of matrix products that they reach (utilisation).
 
 Tokens are those that a model reads, padding left out. The time is that of steps: data, forward, backward and update,
 without evaluation and checkpoints. Utilisation is the operations of matrix products that one step really did (those
@@ -9,9 +11,12 @@ for stages that train for longer than `SETTLED`.
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,6 +63,30 @@ def matrix_rate(device: torch.device, precision: Precision) -> float:
         product[0, 0].item()  # waits for the device
         seconds.append(time.perf_counter() - started)
     return 2 * side**3 / min(seconds[1:])
+
+
+def reset_peak_memory() -> None:
+    """Forget earlier peaks, so that a stage reports its own."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:  # not Linux, or not allowed: the peak then covers the whole process
+            return
+
+
+def peak_memory() -> int:
+    """Bytes at the peak since the last reset."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class Throughput:

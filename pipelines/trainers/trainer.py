@@ -23,11 +23,10 @@ import torch
 from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, EvalPrediction, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput, set_seed
 from transformers.utils import ModelOutput
 
-from pipelines.core.errors import Stopped
 from pipelines.core.interfaces import IGNORED, Context, Score
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.ragged import SHARED
@@ -42,9 +41,12 @@ from pipelines.trainers.model_selection import Examples
 from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
 from pipelines.trainers.profile import profiled
-from pipelines.trainers.stage_trainer import Companion, StageTrainer, reset_peak_memory, training_arguments
+from pipelines.trainers.stage_callback import StageCallback
+from pipelines.trainers.stage_trainer import StageTrainer, newest_checkpoint
 from pipelines.trainers.step_graphs import StepGraphs, can_be_recorded
+from pipelines.trainers.throughput import reset_peak_memory
 from pipelines.trainers.trackers import trackers
+from pipelines.trainers.training_args import training_arguments
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -226,14 +228,9 @@ def fit(
     # What is frozen or unused has no gradients to share.
     unfreezes = tuner is not None and tuner.unfreezes
     live.ddp_find_unused_parameters = unfreezes or trainer_of is not None
-    folder = context.folder / "checkpoints"
-    if context.world.is_main:
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoints.remove_unfinished(folder)
-    context.barrier()
-    resume_from = checkpoints.newest_complete(folder)
-    companion = Companion(context)
-    callbacks: list[TrainerCallback] = [companion, *profiled(context), *trackers(context, given)]
+    resume_from = newest_checkpoint(context)
+    every_stage = StageCallback(context)
+    callbacks: list[TrainerCallback] = [every_stage, *profiled(context), *trackers(context, given)]
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
@@ -267,19 +264,12 @@ def fit(
         compute_metrics=None if score is None else _scored_by(score),
         callbacks=callbacks,
     )
-    companion.trainer = trainer
+    every_stage.trainer = trainer
     trainer.rows = rows
     trainer.frozen = frozen
     trainer.same_steps = same_steps and frozen is None and meter is None
-    trainer.remove_callback(PrinterCallback)  # the events say it
-    with context.stop.deferred(), nullcontext() if frozen is None else frozen.passing():
-        trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
-    if trainer.stopped_early:
-        raise Stopped(
-            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of "
-            f"{trainer.state.max_steps}; its checkpoint is saved"
-        )
-    trainer.refuse_spoiled_weights()
+    with nullcontext() if frozen is None else frozen.passing():
+        trainer.train_stage(resume_from)
     if rows is not None:
         trainer.rejoin(rows)
     if context.world.is_main:

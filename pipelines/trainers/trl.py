@@ -17,19 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PrinterCallback
 from transformers.trainer_utils import set_seed
 
-from pipelines.core.errors import Diverged, IncompatibleError, Stopped
+from pipelines.core.errors import Diverged, IncompatibleError
 from pipelines.core.interfaces import IGNORED, Context
 from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.completions import padding_token
 from pipelines.data.packing import end_of_text
 from pipelines.models.log_probabilities import token_log_probabilities
-from pipelines.trainers import checkpoints
 from pipelines.trainers.profile import profiled
-from pipelines.trainers.stage_trainer import Companion, StageTrainer, live_words, reset_peak_memory
+from pipelines.trainers.stage_callback import StageCallback
+from pipelines.trainers.stage_trainer import StageTrainer, newest_checkpoint
+from pipelines.trainers.throughput import reset_peak_memory
 from pipelines.trainers.trackers import trackers
+from pipelines.trainers.training_args import live_words
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -88,13 +89,8 @@ def train(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
         live = getattr(trl, f"{method}Config")(**words, gradient_checkpointing=bool(words["activation_checkpointing"]))
-        folder = context.folder / "checkpoints"
-        if context.world.is_main:
-            folder.mkdir(parents=True, exist_ok=True)
-            checkpoints.remove_unfinished(folder)
-        context.barrier()
-        newest = checkpoints.newest_complete(folder)
-        companion = Companion(context)
+        newest = newest_checkpoint(context)
+        every_stage = StageCallback(context)
         trainer = METHODS[method](getattr(trl, f"{method}Trainer"))(
             context=context,
             tuner=tuner,
@@ -102,19 +98,11 @@ def train(
             args=live,
             train_dataset=Dataset.from_list([dict(row) for row in rows]),
             processing_class=tokenizer,
-            callbacks=[companion, *profiled(context), *trackers(context, arguments)],
+            callbacks=[every_stage, *profiled(context), *trackers(context, arguments)],
             **keywords,
         )
-        companion.trainer = trainer
-        trainer.remove_callback(PrinterCallback)
-        with context.stop.deferred():
-            trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
-    if trainer.stopped_early:
-        raise Stopped(
-            f"stage '{context.stage_id}' stopped at step {trainer.state.global_step} of "
-            f"{trainer.state.max_steps}; its checkpoint is saved"
-        )
-    trainer.refuse_spoiled_weights()
+        every_stage.trainer = trainer
+        trainer.train_stage(newest)
     return without_reference(trainer.accelerator.unwrap_model(trainer.model)), trainer.stage_metrics()
 
 

@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from pipelines.trainers.tuning import TrainingStage
 
 
-NO_ROWS_ASIDE = ("eval_strategy", "load_best_model_at_end")
-"""Arguments about rows set aside, of which there are none."""
-
-
 def issues(stage: TrainingStage, recipe: Recipe, longest: int) -> Iterable[ConfigIssue]:
     """What TRL cannot do in a stage, places relative to the stage. `longest` is the longest text it will see."""
     yield from tuning.policy_issues(stage, recipe, (tuning.DECODER,))
@@ -66,9 +62,7 @@ def issues(stage: TrainingStage, recipe: Recipe, longest: int) -> Iterable[Confi
             "thaws weights epoch by epoch, which TRL's trainers do not follow; leave the schedule out, or "
             "use the stage dpo",
         )
-    for name in NO_ROWS_ASIDE:
-        if getattr(stage.arguments, name) not in (False, "no"):
-            yield ("arguments", name), "is not offered here: no rows are set aside; use an evaluate stage"
+    yield from tuning.held_out_issues(stage.arguments)
     yield from tuning.issues(stage, recipe, tuning.DECODER, longest)
 
 

@@ -271,6 +271,17 @@ def policy_issues(stage: Stage, recipe: Recipe, allowed: tuple[str, ...] = WRITE
         yield ("stage",), f"is {stage.stage}, {WHY[allowed]}"
 
 
+def held_out_issues(arguments: TrainingArguments) -> Iterable[ConfigIssue]:
+    """Arguments about rows set aside, of which a stage has none that samples from its policy; places relative to the
+    stage."""
+    for name in ("eval_strategy", "load_best_model_at_end"):
+        if getattr(arguments, name) not in (False, "no"):
+            yield (
+                ("arguments", name),
+                "is not offered here: no rows are set aside; use an evaluate stage with prompts and a reward",
+            )
+
+
 def _policy_heads(stage: Stage, recipe: Recipe) -> tuple[HeadKind, ...]:
     """The kinds of head that the policy may have, as far as the recipe tells: that of the pretraining before it, or
     those with which the recipe's model writes."""

@@ -153,13 +153,55 @@ def test_words_that_a_config_leaves_out_are_in_no_ones_way(changed):
     assert mistakes(changed("gpt2", model_type="unheard-of"), DPO, CLASSES) == ""
 
 
-def test_nobody_can_tell_of_an_adapter_a_hub_name_and_a_folder_without_a_readable_config(folders, changed, tmp_path):
-    adapter, empty = changed("bert"), tmp_path / "empty"
-    (adapter / "adapter_config.json").write_text("{}")
+@pytest.fixture
+def adapter(tmp_path: Path) -> Callable[..., Path]:
+    """`adapter(base)`: a folder with the settings of an adapter whose base has that name or path."""
+
+    def make(base: object, name: str = "adapter") -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        return tmp_path / name
+
+    return make
+
+
+def test_an_adapter_is_checked_by_the_config_of_its_base(folders, adapter):
+    named = adapter(str(folders["bert"]))
+    on_another = adapter(str(named), "on another")
+    published = adapter("/gone", "published")
+    shutil.copytree(folders["bert"], published / "base")
+    for place in (named, on_another, published):
+        assert "needs a model that writes" in mistakes(place, PAIRS)
+        assert "max_position_embeddings 48" in mistakes(place, pretrain("masked_lm", "block_size: 64"))
+        assert mistakes(place, CLASSES) == ""
+
+
+def test_an_adapter_whose_base_is_lost_is_refused(adapter, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for number, (base, sentence) in enumerate(
+        {
+            "/no/such/base": "its base '/no/such/base' is neither a folder nor a Hub name",
+            str(tmp_path / "empty"): "empty' holds no config.json",
+            str(tmp_path / "adapter 2"): "it is its own base",
+            None: "its adapter_config.json names no base_model_name_or_path",
+        }.items()
+    ):
+        said = mistakes(adapter(base, f"adapter {number}"), CLASSES)
+        assert "model.checkpoint: " in said
+        assert sentence in said
+        assert "put the base into" in said
+    (tmp_path / "adapter 0" / "adapter_config.json").write_text("{")
+    assert "holds an adapter that cannot be opened" in mistakes(tmp_path / "adapter 0", CLASSES)
+
+
+def test_nobody_can_tell_of_a_hub_name_an_adapter_on_one_and_a_folder_without_a_readable_config(
+    changed, adapter, tmp_path
+):
+    on_the_hub, empty = adapter("google-bert/bert-base-uncased"), tmp_path / "empty"
     empty.mkdir()
     unread = [changed("bert", model_type=None), changed("bert", model_type=["bert"]), changed("bert")]
     (unread[-1] / "config.json").write_text("[" * 100_000)
-    for checkpoint in (adapter, empty, "google-bert/bert-base-uncased", *unread):
+    for checkpoint in (on_the_hub, empty, "google-bert/bert-base-uncased", *unread):
         assert mistakes(checkpoint, PPO, pretrain("causal_lm"), PAIRS) == "", checkpoint
 
 

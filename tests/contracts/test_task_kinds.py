@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from markupsafe import escape
 from pydantic import ValidationError
+from transformers import BertConfig
 
+from pipelines.commands.predict import foreign_task, write_table
 from pipelines.commands.trained_models import find
 from pipelines.core.config import Block, flatten
 from pipelines.core.interfaces import HeadKind
@@ -25,7 +28,7 @@ from pipelines.core.scores import score_names
 from pipelines.evaluation.analysis import mistakes
 from pipelines.evaluation.few_shot.prompts import AMONG_KNOWN, form_of, prompt_for, unfit
 from pipelines.evaluation.few_shot.questions import questions_of
-from pipelines.evaluation.prediction_tables import write_table
+from pipelines.models.checkpoint import Checkpoint
 from pipelines.tasks.base import HELD_OUT, LabelledTask
 from pipelines.tasks.evaluation import BenchmarkChoice, EvaluationRequest, TaskEvaluation, evaluation_of
 from pipelines.tasks.predictions import SplitPredictions
@@ -93,6 +96,22 @@ def test_answers_that_can_be_written_are_read_back(named: str, tmp_path: Path):
     predictions, labels, unread = AsText(task).read(written, written)
     assert predictions == labels == pytest.approx(list(task.rows("train").labels or ()), abs=0.1)
     assert unread == 0
+
+
+@pytest.mark.parametrize(
+    "named", TASK_KINDS.where(lambda each: each.unnamed_columns is not None and each.read_as is None)
+)
+def test_a_model_that_does_not_say_what_it_learnt_is_asked_as_its_head_answers(named: str, tmp_path: Path):
+    kind = TASK_KINDS.load(named)
+    outputs = next(count for count in (2, 1) if kind.answers_with(count))
+    BertConfig(num_labels=outputs).save_pretrained(str(tmp_path))
+    (tmp_path / "head.json").write_text(json.dumps({"kind": kind.head_kind, "labels": []}))
+    model: Any = SimpleNamespace(checkpoint=Checkpoint("mine", str(tmp_path), str(tmp_path)))
+    task = foreign_task(model)
+    asked = TASK_KINDS.load(task.kind)  # its own, or that of which it is a variety
+    assert issubclass(kind, asked)
+    assert (type(task), task.columns) == (asked.task_class(), asked.unnamed_columns)
+    assert evaluation_of(task.kind).ways(task)
 
 
 @pytest.mark.parametrize("named", TASK_KINDS.where(lambda each: each.prompt_form is not None))

@@ -15,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from pipelines.core.config import ConfigIssue, ConfigIssues, Pick
+from pipelines.core.config import ConfigIssue, Named, Pick
 from pipelines.core.costs import StagePlan
 from pipelines.core.recipe import Recipe, Stage
 from pipelines.core.registry import BASELINES, FEATURES, TASK_KINDS
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from pipelines.evaluation.features.linear_probe import ChosenRegularization, Probe, TextFeatures
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-
-
-def _baseline(name: str) -> str:
-    if name not in BASELINES:
-        raise ConfigIssues([((), BASELINES.unknown(name))])
-    return name
 
 
 class FeatureProbe(Stage):
@@ -62,7 +56,7 @@ class FeatureProbe(Stage):
     C: tuple[Annotated[float, Field(gt=0)], ...] = Field(STRENGTHS, min_length=1)
     """Strengths to choose among on a tenth of train: C times the loss stands against half the squared weights, as in
     scikit-learn. With one nothing is set aside."""
-    baselines: tuple[Annotated[str, AfterValidator(_baseline), WithJsonSchema({"enum": list(BASELINES)})], ...] = ()
+    baselines: tuple[Annotated[str, Named(BASELINES)], ...] = ()
     """Guessers to hold the scores against, fitted on the same training rows: `majority`, `naive_bayes`."""
     slices: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Columns of the evaluated rows, such as `domain`: each of their values is scored by itself."""

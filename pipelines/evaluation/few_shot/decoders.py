@@ -20,6 +20,7 @@ import numpy as np
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.completions import opening_of, padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.evaluation.few_shot.likelihood import (
     MOST_LOGITS,
     Continuation,
@@ -29,7 +30,6 @@ from pipelines.evaluation.few_shot.likelihood import (
     read_off,
     spaced,
 )
-from pipelines.models.generate import filled_on_the_left
 from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
@@ -191,16 +191,12 @@ class DecoderReader(LikelihoodReader):
             part = rows[low:high]
             texts = [(*groups[at].context, *read) for at, read in part]
             size = max(map(len, texts))
-            ids, real = (np.full((len(part), size), fill, dtype=np.int64) for fill in (self.padding, 0))
-            for row, text in enumerate(texts):
-                ids[row, : len(text)], real[row, : len(text)] = text, 1
+            ids, real = padded_tensors(texts, self.padding, device=device)
             first = min(len(groups[at].context) for at, _ in part) - 1 if keep else 0
             words: dict[str, Any] = {"logits_to_keep": torch.arange(first, size, device=device)} if keep else {}
             if self.prefix:
                 words["prefix_length"] = torch.tensor([len(groups[at].context) for at, _ in part], device=device)
-            logits = self.model(
-                input_ids=torch.from_numpy(ids).to(device), attention_mask=torch.from_numpy(real).to(device), **words
-            ).logits  # (rows, kept, vocab)
+            logits = self.model(input_ids=ids, attention_mask=real, **words).logits  # (rows, kept, vocab)
             for row, (at, read) in enumerate(part):
                 begin = len(groups[at].context) - 1 - first
                 for target in groups[at].rows[read]:
@@ -218,7 +214,7 @@ class DecoderReader(LikelihoodReader):
         begins = torch.tensor(stems or [0] * len(groups), device=device)
         bodies = [each.context[begin:-1] for each, begin in zip(groups, begins.tolist(), strict=True)]
         if max(map(len, bodies)):
-            ids, real = (torch.from_numpy(each).to(device) for each in filled_on_the_left(bodies, self.padding))
+            ids, real = padded_tensors(bodies, self.padding, on_the_left=True, device=device)
             seen = real if seen is None else torch.cat([seen, real], dim=1)
             places = (begins[:, None] + real.cumsum(1) - 1).clamp(min=0)
             past = self.model.base_model(
@@ -256,7 +252,7 @@ class DecoderReader(LikelihoodReader):
         beginnings = [each.context[:stem] for each, stem in zip(groups, stems, strict=True)]
         once = list(dict.fromkeys(beginnings))
         if self._kept is None or self._kept[0] != once:
-            ids, real = (torch.from_numpy(each).to(device) for each in filled_on_the_left(once, self.padding))
+            ids, real = padded_tensors(once, self.padding, on_the_left=True, device=device)
             places = (real.cumsum(1) - 1).clamp(min=0)
             cache = self.model.base_model(
                 input_ids=ids, attention_mask=real, position_ids=places, use_cache=True

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-import numpy as np
-
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.completions import padding_token
+from pipelines.data.ragged import padded_tensors
 from pipelines.evaluation.few_shot.likelihood import (
     MOST_LOGITS,
     Continuation,
@@ -82,9 +81,7 @@ class EncoderDecoderReader(LikelihoodReader):
         import torch
         from transformers.modeling_outputs import BaseModelOutput
 
-        ids, real = (
-            torch.from_numpy(each).to(device) for each in filled([context for context, _ in groups], self.padding)
-        )
+        ids, real = padded_tensors([context for context, _ in groups], self.padding, device=device)
         encoded = self.model.get_encoder()(
             input_ids=ids, attention_mask=real
         ).last_hidden_state  # (contexts, tokens, dim)
@@ -95,21 +92,12 @@ class EncoderDecoderReader(LikelihoodReader):
         for low in range(0, len(rows), size):
             part = rows[low : low + size]
             owners = torch.tensor([at for at, _ in part], device=device)
-            read, _ = filled([(self.start(), *target[:-1]) for _, target in part], self.padding)
+            read, _ = padded_tensors([(self.start(), *target[:-1]) for _, target in part], self.padding, device=device)
             logits = self.model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=encoded[owners]),
                 attention_mask=real[owners],
-                decoder_input_ids=torch.from_numpy(read).to(device),
+                decoder_input_ids=read,
             ).logits  # (rows, tokens, vocab)
             for row, (at, target) in enumerate(part):
                 likelihoods[at][target] = read_off(logits[row, : len(target)], target)
         return likelihoods
-
-
-def filled(rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows, filled up on the right, and 1 where they are real, both (batch, length)."""
-    longest = max(len(row) for row in rows)
-    ids, real = np.full((len(rows), longest), fill, dtype=np.int64), np.zeros((len(rows), longest), dtype=np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)], real[place, : len(row)] = row, 1
-    return ids, real

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.data.completions import padding_token
-from pipelines.evaluation.few_shot.encoder_decoders import filled
+from pipelines.data.ragged import padded_tensors
 from pipelines.evaluation.few_shot.likelihood import (
     MOST_LOGITS,
     Continuation,
@@ -113,9 +113,7 @@ class MaskReader(LikelihoodReader):
 
         from pipelines.models.log_probabilities import logits_of
 
-        ids, real = (
-            torch.from_numpy(each).to(device) for each in filled([text for (text, _), _ in queries], self.padding)
-        )
+        ids, real = padded_tensors([text for (text, _), _ in queries], self.padding, device=device)
         wanted = torch.zeros(ids.shape, dtype=torch.bool, device=device)
         for row, ((_, place), _) in enumerate(queries):
             wanted[row, place] = True

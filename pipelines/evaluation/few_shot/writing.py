@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pipelines.core.decoding import Generation
 from pipelines.core.errors import ModelError
-from pipelines.evaluation.few_shot.encoder_decoders import filled
+from pipelines.data.ragged import padded_tensors
 from pipelines.evaluation.few_shot.likelihood import LikelihoodReader
-from pipelines.models.generate import decoder, filled_on_the_left, how
+from pipelines.models.generate import decoder, how
 from pipelines.models.predict import InferenceOptions, answers
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ def write(
 
     `sampling` are words of transformers' GenerationConfig, with which tokens are drawn instead of searched for.
     """
-    import torch
-
     model, tokenizer = reader.model, reader.tokenizer
     if reader.head.kind == "masked_lm":
         raise ModelError(
@@ -57,9 +55,8 @@ def write(
     by_beams = decoder(model, tokenizer, generation, None) if decodes and not sampling else None
 
     def answer(positions: list[int], device: torch.device) -> list[str]:
-        rows = [prompts[at] for at in positions]
-        ids, real = filled(rows, config.pad_token_id) if decodes else filled_on_the_left(rows, config.pad_token_id)
-        given, mask = torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
+        asked = [prompts[at] for at in positions]
+        given, mask = padded_tensors(asked, config.pad_token_id, on_the_left=not decodes, device=device)
         if by_beams is not None:
             written = by_beams(given, mask)[:, 1:]
         else:

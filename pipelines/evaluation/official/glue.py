@@ -60,7 +60,7 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, floa
             "another split?"
         )
     chosen = [predicted["prediction"][places[index]] for index in names]
-    if task.kind == "regression":
+    if not task.labels:
         values: Sequence[Any] = [_number(cell, predictions, index) for cell, index in zip(chosen, names, strict=True)]
         labels: Sequence[Any] = [
             _similarity(cell, references, index) for cell, index in zip(true["label"], names, strict=True)
@@ -258,7 +258,7 @@ def lines(part: SubmissionPart, logits: NDArray[np.floating]) -> str:
     task = TASKS.load(part.task)
     if len(logits) != part.rows:
         raise DataError(f"{part.file} needs {part.rows} predictions, found {len(logits)}")
-    if task.kind == "regression":
+    if not task.labels:
         predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0].astype(np.float64), 0.0, 5.0)]
     else:
         chosen = logits.argmax(axis=1)

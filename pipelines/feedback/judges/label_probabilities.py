@@ -8,14 +8,16 @@ another label does, as 1 goes on to 10, counts without what goes on. Logits are 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pipelines.core.errors import ModelError
+from pipelines.data.ragged import padded_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -118,13 +120,14 @@ def _log_probabilities(
 ) -> Tensor:
     """What comes next behind each row and `prefix`: log-probabilities (rows, vocabulary), float64 on the CPU."""
     words: dict[str, Any] = {}
+    padding = partial(padded_tensors, fill=pad, device=model.device)
     if start is None:
         texts = [[*row.prompt, *row.written, *prefix] for row in rows]
-        words["input_ids"], words["attention_mask"] = _filled(texts, pad, model.device)
+        words["input_ids"], words["attention_mask"] = padding(texts)
     else:
         texts = [[start, *row.written, *prefix] for row in rows]
-        words["input_ids"], words["attention_mask"] = _filled([row.prompt for row in rows], pad, model.device)
-        words["decoder_input_ids"], words["decoder_attention_mask"] = _filled(texts, pad, model.device)
+        words["input_ids"], words["attention_mask"] = padding([row.prompt for row in rows])
+        words["decoder_input_ids"], words["decoder_attention_mask"] = padding(texts)
     lengths = torch.tensor([len(text) for text in texts], device=model.device)
     limits_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
     first = int(lengths.min()) - 1 if limits_logits else 0
@@ -133,11 +136,3 @@ def _log_probabilities(
     logits = model(**words).logits
     last = logits[torch.arange(len(rows), device=model.device), lengths - 1 - first].float()
     return torch.log_softmax(last, -1).double().cpu()
-
-
-def _filled(rows: Iterable[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(ids filled up on the right, 1 where they are real), both (rows, longest)."""
-    texts = [torch.tensor(list(row), dtype=torch.int64) for row in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=pad)
-    real = torch.nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
-    return ids.to(device), real.to(device)

@@ -69,7 +69,10 @@ class Causal(TaskKind):
     head_kind: ClassVar[HeadKind] = "causal_lm"
     prompt_form: ClassVar[PromptForm | None] = "dialogues"
     stage_keys: ClassVar[tuple[str, ...]] = ("chat_template", "train_on", "packing")
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("chat_template",)
     outputs: ClassVar[str | None] = "texts"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("prompt",)
     smooths_labels: ClassVar[bool] = True
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
         architecture="{preset: gpt-tiny}",
@@ -148,6 +151,10 @@ class Causal(TaskKind):
         written = [column for column in columns.values() if isinstance(rows[0][column], str)][:2]
         asks = name != "text" and "label" not in rows[0]
         return {"format": name} if asks and all(free_texts(rows, column) for column in written) else None
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return CausalTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -8,7 +8,7 @@ none sees another: positions start again with each, and the mask keeps them apar
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,16 @@ from pipelines.core.model_types import loses_window, sees_ahead, takes_masks
 from pipelines.core.recipe import START
 from pipelines.data import chat_templates
 from pipelines.data.completions import Completions, stops_of
+from pipelines.data.ragged import padded
 from pipelines.objectives.attention_masks import additive, earlier, restarted
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.training import PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -81,14 +84,7 @@ def numbered(
     both (batch, length)."""
     rows = [np.concatenate([np.asarray(part[key], dtype=np.int64) for part in each["parts"]]) for each in packs]
     owners = [np.repeat(np.arange(len(each["parts"])), [len(part[key]) for part in each["parts"]]) for each in packs]
-    longest = max(len(row) for row in rows)
-    values, numbers = (
-        np.full((len(rows), longest), fill, dtype=np.int64),
-        np.full((len(rows), longest), -1, dtype=np.int64),
-    )
-    for place, (row, owner) in enumerate(zip(rows, owners, strict=True)):
-        values[place, : len(row)], numbers[place, : len(owner)] = row, owner
-    return values, numbers
+    return padded(rows, fill)[0], padded(owners, -1)[0]
 
 
 def named_next(labels: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -176,6 +172,12 @@ class CausalTraining(TaskTraining):
                 raise IncompatibleError(f"packing is true, which {why}")
             return PreparedTask(pack_completions(examples, limit), packed, loss, meter=meter)
         return PreparedTask(examples, CompletionCollator(pad), loss, meter=meter)
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """A dialogue; each token is learnt where the one before it is asked to name it."""
+        ids, labels = batch["input_ids"][0], batch["labels"][0]
+        learnt = [False, *(labels[:-1] != IGNORED).tolist()]
+        return {"pieces": token_pieces(tokenizer, ids, learnt), "answer": None, "tokens": len(ids)}
 
 
 def inherited_template(context: Context) -> str | None:

@@ -37,6 +37,7 @@ class Classification(TaskKind):
     stage_keys: ClassVar[tuple[str, ...]] = ("class_weights", "pooling")
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("text",)
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority", "naive_bayes"))
     kind: Literal["classification"]
     columns: tuple[Column, ...] = Field(min_length=1, max_length=2)
@@ -74,6 +75,10 @@ class Classification(TaskKind):
             metrics=("accuracy", "f1"),
             places=inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def answers_with(cls, outputs: int) -> bool:
+        return outputs != 1
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -11,7 +11,7 @@ together from tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from pipelines.metrics.calibration import softmax
 from pipelines.metrics.squad import at_threshold, best_threshold, by_answerability
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, cut_sentence
-from pipelines.tasks.extractive_qa.task import SHORTEST, Retrieval, question_room
+from pipelines.tasks.extractive_qa.task import SHORTEST, QuestionTask, Retrieval, question_room
 from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_answer
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
 
@@ -433,6 +433,10 @@ class ExtractiveQAEvaluation(TaskEvaluation):
         )
         return [("When were the notes published?", letters), ("Who designed the engine?", letters)]
 
+    def without_gold(self, task: LabelledTask) -> LabelledTask:
+        assert isinstance(task, QuestionTask)
+        return replace(task, id_column=None)
+
     def unread(self, tokenizer: Any, rows: Rows, length: int) -> str | None:
         # windows reach to the end of every context, but begin with the question, cut to leave room for it
         texts = [question.strip() for question in rows.texts]
@@ -452,8 +456,6 @@ def retrieved(
 
     `find(rows, split)` reads one passage a row. Raises DataError without passages.
     """
-    from dataclasses import replace
-
     from scipy.stats import binomtest
 
     from pipelines.core.errors import DataError
@@ -512,8 +514,6 @@ def _best_of_passages(offers: Sequence[tuple[SpanAnswer, str]], most: int) -> tu
 
 def set_aside(request: EvaluationRequest) -> Any:
     """The training rows that the model was not trained on; None where there are none, or all of them have an answer."""
-    from dataclasses import replace
-
     from pipelines.tasks.base import drawn
 
     recipe, subject = request.context.recipe, request.choice.subject

@@ -250,7 +250,12 @@ class ExtractiveQA(TaskKind):
     head_kind: ClassVar[HeadKind] = "question_answering"
     prompt_form: ClassVar[PromptForm | None] = "answers"
     stage_keys: ClassVar[tuple[str, ...]] = ("doc_stride",)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("spans", "retrieval")
     outputs: ClassVar[str | None] = "spans of a text"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("question", "context")
+    column_counts: ClassVar[tuple[int, ...]] = (2,)
+    columns_needed: ClassVar[str] = "two: the question's and the context's"
     uncounted: ClassVar[str | None] = "a context longer than max_length takes several windows, which are not counted"
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(evaluate=("max_eval_samples: 500",))
     rows_hold: ClassVar[str] = "a question, a context, and answers as {text: […], answer_start: […]}"
@@ -309,6 +314,10 @@ class ExtractiveQA(TaskKind):
         if any(not row[answers] or not _texts_of(row[answers]) for row in rows):
             keys["version_2_with_negative"] = True
         return keys
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return QuestionTask
 
     @classmethod
     def example(cls) -> TaskExample:

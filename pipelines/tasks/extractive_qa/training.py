@@ -9,7 +9,7 @@ questions without an answer do (section 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,14 @@ from pipelines.core.model_types import looks_back_only
 from pipelines.data.encoding import PartedColumns, check_offsets, collate, few_lengths, settings_kept
 from pipelines.data.ragged import Ragged, made_once
 from pipelines.tasks.extractive_qa.task import QuestionRows, question_room
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -257,3 +259,10 @@ class ExtractiveQATraining(TaskTraining):
                     level,
                     message=f"{count} of {rows} {what} ({count / rows:.1%}); max_length and doc_stride set the limits",
                 )
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """A window of a text; the answer in it is learnt, or the blank where there is none."""
+        ids, (first, last) = batch["input_ids"][0], batch["labels"][0].tolist()
+        inside = [first <= place <= last for place in range(len(ids))]
+        answer = tokenizer.decode(ids[first : last + 1])
+        return {"pieces": token_pieces(tokenizer, ids, inside), "answer": answer, "tokens": len(ids)}

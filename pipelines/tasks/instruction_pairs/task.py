@@ -25,6 +25,7 @@ class InstructionPairs(Causal):
 
     head_kind: ClassVar[HeadKind] = "seq2seq_lm"
     prompt_form: ClassVar[PromptForm | None] = None
+    evaluation_keys: ClassVar[tuple[str, ...]] = ()
     smooths_labels: ClassVar[bool] = False
     read_as: ClassVar[str | None] = "seq2seq"
     rows_hold: ClassVar[str] = ""

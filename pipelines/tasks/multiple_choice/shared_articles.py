@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.models.generate import filled_on_the_left
+from pipelines.data.ragged import padded_tensors
 from pipelines.models.predict import InferenceOptions, answers
 from pipelines.tasks.multiple_choice.training import EncodedChoices
 
@@ -115,7 +115,7 @@ def read_articles(
 def _plain(model: PreTrainedModel, batch: Sequence[Article], padding: int, device: object) -> list[NDArray[np.float32]]:
     """Every sequence as a whole."""
     sequences = [np.concatenate([article.prefix, rest]) for article in batch for rest in article.rest]
-    ids, real = _filled_on_the_right(sequences, padding, device)
+    ids, real = padded_tensors(sequences, padding, device=device)
     logits = model(input_ids=ids[None], attention_mask=real[None]).logits[0]
     return _by_article(logits, batch)
 
@@ -126,15 +126,12 @@ def _shared(
     """The articles through the body of the model, then what is left of the sequences behind them."""
     import torch
 
-    ids, seen = (
-        torch.from_numpy(each).to(device)
-        for each in filled_on_the_left([each.prefix.tolist() for each in batch], padding)
-    )
+    ids, seen = padded_tensors([each.prefix for each in batch], padding, on_the_left=True, device=device)
     places = (seen.cumsum(1) - 1).clamp(min=0)
     past = model.base_model(input_ids=ids, attention_mask=seen, position_ids=places, use_cache=True).past_key_values
     owners = torch.tensor([at for at, article in enumerate(batch) for _ in article.rest], device=device)
     past.batch_select_indices(owners)
-    ids, real = _filled_on_the_right([rest for article in batch for rest in article.rest], padding, device)
+    ids, real = padded_tensors([rest for article in batch for rest in article.rest], padding, device=device)
     starts = seen.sum(1)[owners]
     places = starts[:, None] + torch.arange(ids.shape[1], device=device)[None]
     mask = torch.cat([seen[owners], real], dim=1)
@@ -142,16 +139,6 @@ def _shared(
         input_ids=ids[None], attention_mask=mask[None], position_ids=places[None], past_key_values=past
     ).logits[0]
     return _by_article(logits, batch)
-
-
-def _filled_on_the_right(rows: Sequence[NDArray[np.int32]], padding: int, device: object) -> tuple[Any, Any]:
-    import torch
-
-    longest = max(map(len, rows))
-    ids, real = (np.full((len(rows), longest), fill, dtype=np.int64) for fill in (padding, 0))
-    for place, row in enumerate(rows):
-        ids[place, : len(row)], real[place, : len(row)] = row, 1
-    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 
 def _by_article(logits: Any, batch: Sequence[Article]) -> list[NDArray[np.float32]]:

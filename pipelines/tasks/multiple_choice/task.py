@@ -184,6 +184,7 @@ class MultipleChoice(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "choices"
     takes_input_format: ClassVar[bool] = True
     outputs: ClassVar[str | None] = "one of several options"
+    column_counts: ClassVar[tuple[int, ...]] = ()
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"
     smooths_labels: ClassVar[bool] = True
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority",), evaluate=("max_eval_samples: 500",))

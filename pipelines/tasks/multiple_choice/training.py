@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.interfaces import Rows
 from pipelines.data.encoding import CHUNK, EncodedRows, collate, encode, few_lengths
 from pipelines.data.ragged import Ragged, made_once
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.multiple_choice.task import ChoiceRows
 from pipelines.tasks.scoring import score
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, tell_truncated, training_rows
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -128,3 +130,10 @@ class MultipleChoiceTraining(TaskTraining):
         loss: Any = partial(classification_loss, smoothing=subject.label_smoothing_factor, head_alone=True)
         together: Any = partial(collate_choices, tokenizer, **few_lengths(limit))
         return PreparedTask(examples, together, loss, LABELS, score=score(task), metric=task.metrics[0])
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """Every option with what it answers; the right one is learnt."""
+        right, masks = int(batch["labels"][0]), batch["attention_mask"][0].bool()
+        rows = [ids[mask] for ids, mask in zip(batch["input_ids"][0], masks, strict=True)]
+        shown = [piece for at, ids in enumerate(rows) for piece in token_pieces(tokenizer, ids, at == right)]
+        return {"pieces": shown, "answer": f"option {right + 1} of {len(rows)}", "tokens": sum(map(len, rows))}

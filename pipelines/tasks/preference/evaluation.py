@@ -16,7 +16,7 @@ from pipelines.core.presentation import FormField, Part, bars
 from pipelines.core.registry import BASELINES
 from pipelines.data.completions import stops_of
 from pipelines.metrics.calibration import softmax
-from pipelines.metrics.statistics import LEVEL, RESAMPLES
+from pipelines.metrics.statistics import LEVEL, RESAMPLES, interval_of_mean
 from pipelines.tasks.evaluation import (
     EvaluationRequest,
     NotDefined,
@@ -121,14 +121,9 @@ def difference(
     scores: object, other: object, seed: int, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> Mapping[str, Any]:
     """How much more accurate `scores` are than `other`, both (pairs, 2) on the same pairs, with a paired bootstrap
-    interval.
-
-    Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3, the same drawn pairs for both.
-    """
+    interval: the same drawn pairs for both."""
     gaps = _credit(scores) - _credit(other)
-    drawn = np.random.default_rng(seed).integers(len(gaps), size=(resamples, len(gaps)))
-    low, high = np.quantile(gaps[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
-    return {"difference": float(gaps.mean()), "interval": [float(low), float(high)]}
+    return {"difference": float(gaps.mean()), "interval": list(interval_of_mean(gaps, seed, resamples, level))}
 
 
 def _credit(scores: object) -> NDArray[np.float64]:

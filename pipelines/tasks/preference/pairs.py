@@ -20,7 +20,7 @@ from pipelines.core.interfaces import IGNORED
 from pipelines.data.completions import opening_of, parted, prompt_room, shortened, unended
 from pipelines.data.encoding import encode_texts
 from pipelines.data.packing import end_of_text
-from pipelines.data.ragged import Ragged
+from pipelines.data.ragged import Ragged, padded
 from pipelines.tasks.preference.rows import PreferenceRows
 
 if TYPE_CHECKING:
@@ -206,18 +206,18 @@ class PreferenceCollator:
 
         labels = [example[f"{side}_labels"] for side in SIDES for example in examples]
         if self.start is None:
-            ids, real = self._filled([example[side] for side in SIDES for example in examples])
-            targets, _ = self._filled(labels, IGNORED)
+            ids, real = padded([example[side] for side in SIDES for example in examples], self.pad_id)
+            targets, _ = padded(labels, IGNORED)
             named = np.concatenate([targets[:, 1:], np.full((len(targets), 1), IGNORED, dtype=np.int64)], axis=1)
-            arrays = {"input_ids": ids, "attention_mask": real.astype(np.int64), "labels": named}
+            arrays = {"input_ids": ids, "attention_mask": real, "labels": named}
         else:
-            ids, real = self._filled([example["source"] for _ in SIDES for example in examples])
-            targets, _ = self._filled([self._after_start(each) for each in labels], IGNORED)
+            ids, real = padded([example["source"] for _ in SIDES for example in examples], self.pad_id)
+            targets, _ = padded([self._after_start(each) for each in labels], IGNORED)
             written = np.where(targets == IGNORED, self.pad_id, targets)
             moved = np.concatenate([np.full((len(written), 1), self.start, dtype=np.int64), written[:, :-1]], axis=1)
             arrays = {
                 "input_ids": ids,
-                "attention_mask": real.astype(np.int64),
+                "attention_mask": real,
                 "decoder_input_ids": moved,
                 "labels": targets,
             }
@@ -227,16 +227,6 @@ class PreferenceCollator:
     def _after_start(self, target: list[int]) -> list[int]:
         """A target that begins with the very token that the decoder begins with is not asked for it."""
         return target[1:] if len(target) > 1 and target[0] == self.start else target
-
-    def _filled(
-        self, rows: list[list[int]], fill: int | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The rows as a rectangle, and where it is real."""
-        lengths = np.asarray([len(row) for row in rows])
-        real = np.arange(lengths.max())[None, :] < lengths[:, None]
-        ids = np.full(real.shape, self.pad_id if fill is None else fill, dtype=np.int64)
-        ids[real] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-        return ids, real
 
 
 def beside_pairs(examples: Sequence[dict[str, object]]) -> dict[str, Tensor]:

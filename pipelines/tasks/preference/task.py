@@ -74,6 +74,8 @@ class Preference(TaskKind):
 
     head_kind: ClassVar[HeadKind] = "reward"
     outputs: ClassVar[str | None] = "the better of two answers"
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ()
+    column_counts: ClassVar[tuple[int, ...]] = ()
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
         stage="reward",
         hint="A model that writes learns from such pairs by `stage: dpo`, behind a `supervised` stage or a checkpoint.",
@@ -155,6 +157,10 @@ class Preference(TaskKind):
                 "tells good from bad by the text of --text COLUMN"
             )
         return {"format": name} if name != LABELLED else None
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return PreferenceTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -26,6 +27,8 @@ from pipelines.tasks.base import (
 )
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from pipelines.core.recipe import Recipe
     from pipelines.tasks.subject import Subject
 
@@ -40,6 +43,19 @@ PAIRS = (
 """What columns of texts and of what they are to become are often called."""
 
 
+@dataclass(frozen=True)
+class Seq2SeqTask(LabelledTask):
+    """A task whose labels are texts."""
+
+    @property
+    def head(self) -> Head:
+        """A head that writes."""
+        return Head("seq2seq_lm")
+
+    def _read_labels(self, data: Dataset, index: Sequence[int], described: str) -> Sequence[str]:
+        return self._texts(data, self.label, index, described)
+
+
 class Seq2Seq(TaskKind):
     """What a text is to become: its translation, its summary, its correction."""
 
@@ -47,6 +63,10 @@ class Seq2Seq(TaskKind):
     prompt_form: ClassVar[PromptForm | None] = "texts"
     stage_keys: ClassVar[tuple[str, ...]] = ("objective", "max_source_length", "max_target_length")
     outputs: ClassVar[str | None] = "texts"
+    selects_by_loss: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("text",)
+    column_counts: ClassVar[tuple[int, ...]] = (1,)
+    columns_needed: ClassVar[str] = "one"
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(
         architecture="{preset: transformer-tiny, norm_position: pre}",
         shape="The original Transformer with 2 + 2 layers of 128, built from scratch. Other presets: t5-tiny, "
@@ -82,7 +102,7 @@ class Seq2Seq(TaskKind):
 
     def task(self, name: str) -> LabelledTask:
         """The task under that name."""
-        return LabelledTask(
+        return Seq2SeqTask(
             name=name,
             kind=self.kind,
             columns=(self.source,),
@@ -105,6 +125,10 @@ class Seq2Seq(TaskKind):
             return None
         source, target = reversed(found) if label == found[0] else found
         return {"source": source, "target": target} if label in (None, target) else None
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return Seq2SeqTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipelines.core.errors import ModelError
+from pipelines.core.interfaces import IGNORED
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.seq2seq.task import objective_of
-from pipelines.tasks.training import PreparedTask, TaskTraining, tell_truncated, training_rows
+from pipelines.tasks.training import PreparedTask, TaskTraining, read_tokens, tell_truncated, training_rows
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -50,3 +55,10 @@ class Seq2SeqTraining(TaskTraining):
         )
         collate = objective.collate(tokenizer, context.seed, model.config)
         return PreparedTask(examples, collate, objective.loss, objective.label_names, marked=True)
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """A source, and the target that is learnt."""
+        ids, target = read_tokens(batch), batch["labels"][0]
+        target = target[target != IGNORED]
+        shown = token_pieces(tokenizer, ids, False) + token_pieces(tokenizer, target, True)
+        return {"pieces": shown, "answer": None, "tokens": len(ids) + len(target)}

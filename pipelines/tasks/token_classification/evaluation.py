@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from pipelines.core.presentation import MOST_WORDS, FormField, Marked, Part, Pie
 from pipelines.core.scores import score_names
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.seqeval import OUTSIDE, Seqeval
-from pipelines.metrics.statistics import LEVEL, RESAMPLES
+from pipelines.metrics.statistics import RESAMPLES, corpus_intervals
 from pipelines.tasks.evaluation import EvaluationRequest, Predictions, TaskEvaluation, columns
 from pipelines.tasks.predictions import FEWEST, Intervals, Members, SplitPredictions, constant_tag
 from pipelines.tasks.scored_examples import Columns, ScoredExamples
@@ -62,18 +62,9 @@ class TagPredictions(SplitPredictions):
         if members is not None:
             return {}
         assert self.labels is not None
-        each = Seqeval().counts(in_words(self.answers, self.names), in_words(self.labels, self.names))
-        random = np.random.default_rng(seed)
-        times = np.stack(
-            [np.bincount(random.integers(len(each), size=len(each)), minlength=len(each)) for _ in range(resamples)]
-        )
-        drawn = [Seqeval().of_counts(sums) for sums in times @ each]
-        tail = (1 - LEVEL) / 2
-        ends = {
-            name: np.quantile([scores[name] for scores in drawn], [tail, 1 - tail])
-            for name in score_names(task.metrics)
-        }
-        return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+        predicted, true = in_words(self.answers, self.names), in_words(self.labels, self.names)
+        ends = corpus_intervals(["seqeval"], predicted, true, seed, resamples)
+        return {name: ends[name] for name in score_names(task.metrics)}
 
     def scored_examples(self, task: Task) -> ScoredExamples:
         rows: Any = self.rows
@@ -213,6 +204,8 @@ def _from_tokens(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[An
 
 class TokenClassificationEvaluation(TaskEvaluation):
     """The logits of each word's first token, in the task's order of classes."""
+
+    majority_guess: ClassVar[str] = "giving each word its most frequent tag"
 
     def ask(self, request: EvaluationRequest) -> Predictions:
         from pipelines.models.predict import forward

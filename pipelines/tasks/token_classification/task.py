@@ -182,6 +182,9 @@ class TokenClassification(TaskKind):
     head_kind: ClassVar[HeadKind] = "token_classification"
     smooths_labels: ClassVar[bool] = True
     finds_labels: ClassVar[bool] = True
+    unnamed_columns: ClassVar[tuple[str, ...] | None] = ("tokens",)
+    column_counts: ClassVar[tuple[int, ...]] = (1,)
+    columns_needed: ClassVar[str] = "one, with lists of words"
     first_recipe: ClassVar[FirstRecipe] = FirstRecipe(baselines=("majority_by_word",))
     rows_hold: ClassVar[str] = "a list of words and a list of tags as long"
     kind: Literal["token_classification"]
@@ -256,6 +259,10 @@ class TokenClassification(TaskKind):
         tags = found[0] if len(found) == 1 else "tags"
         entities = holds(rows, tags, lambda cell: all(isinstance(tag, str) and IOB2.fullmatch(tag) for tag in cell))
         return {"tokens": tokens, "tags": tags, "scheme": "iob2" if entities else "plain"}
+
+    @classmethod
+    def task_class(cls) -> type[LabelledTask]:
+        return TokenTask
 
     @classmethod
     def example(cls) -> TaskExample:

@@ -8,7 +8,7 @@ in several parts: no word is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from pipelines.core.interfaces import IGNORED
 from pipelines.core.scores import score_names
 from pipelines.data.encoding import CHUNK, PartedColumns, check_offsets, collate, few_lengths, settings_kept
 from pipelines.data.ragged import Ragged, made_once
+from pipelines.tasks.first_batch import token_pieces
 from pipelines.tasks.scoring import score
 from pipelines.tasks.token_classification.task import WordRows
 from pipelines.tasks.training import LABELS, PreparedTask, TaskTraining, training_rows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pipelines.core.files import JSONObject
     from pipelines.core.interfaces import Context
     from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.subject import Subject
@@ -205,3 +207,14 @@ class TokenClassificationTraining(TaskTraining):
             score=score(task),
             metric=metric,
         )
+
+    def show(self, tokenizer: PreTrainedTokenizerBase, task: LabelledTask, batch: Mapping[str, Tensor]) -> JSONObject:
+        """Words; those tokens that carry a tag are learnt."""
+        ids, labels = batch["input_ids"][0], batch["labels"][0]
+        tags = [
+            f"{tokenizer.decode([int(token)])}/{task.head.labels[int(label)]}"
+            for token, label in zip(ids, labels, strict=True)
+            if label != IGNORED
+        ]
+        shown = token_pieces(tokenizer, ids, labels != IGNORED)
+        return {"pieces": shown, "answer": " ".join(tags), "tokens": len(ids)}

@@ -1,8 +1,10 @@
 import json
+import math
 
+import numpy as np
 import pytest
 
-from pipelines.core.files import lines_of, whole_file, write_json
+from pipelines.core.files import lines_of, restored, whole_file, write_json
 
 
 def test_a_file_is_there_only_when_it_is_whole(tmp_path):
@@ -35,10 +37,12 @@ def test_json_is_read_back_equal(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == content
 
 
-def test_nan_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "a.json", {"f1": float("nan")})
-    assert list(tmp_path.iterdir()) == []
+def test_what_is_not_finite_stays_valid_json_and_can_be_had_back(tmp_path):
+    content = {"f1": math.nan, "best": [-math.inf, math.inf, np.float64("nan"), 1.0], "name": "none"}
+    write_json(tmp_path / "a.json", content)
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert read == {"f1": "nan", "best": ["-inf", "inf", "nan", 1.0], "name": "none"}
+    assert repr(restored(read)) == repr({**content, "best": [-math.inf, math.inf, math.nan, 1.0]})
 
 
 def test_lines_of_rows_end_at_line_feeds_alone():

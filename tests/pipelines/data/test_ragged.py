@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.data.encoding import EncodedRows
-from pipelines.data.ragged import SHARED, Ragged, made_once, mapped, write
+from pipelines.data.ragged import SHARED, Ragged, made_once, mapped, padded, padded_tensors, write
 
 ROWS = st.lists(st.lists(st.integers(-100, 2**31 - 1), max_size=6), max_size=8)
 
@@ -33,6 +33,18 @@ def test_sequences_are_looked_at_as_lists_of_lists_are(rows: list[list[int]], da
     assert chosen[1:] == [rows[place] for place in places[1:]]
     assert chosen.values is found.values, "nothing is copied"
     assert [found.array(place).tolist() for place in range(len(rows))] == rows
+
+
+@pytest.mark.parametrize(
+    ("on_the_left", "ids", "real"),
+    [
+        (False, [[5, 6], [7, -1], [-1, -1]], [[1, 1], [1, 0], [0, 0]]),
+        (True, [[5, 6], [-1, 7], [-1, -1]], [[1, 1], [0, 1], [0, 0]]),
+    ],
+)
+def test_rows_are_padded_to_the_longest(on_the_left: bool, ids: list[list[int]], real: list[list[int]]) -> None:
+    for pad in (padded, padded_tensors):
+        assert [each.tolist() for each in pad([[5, 6], [7], []], -1, on_the_left)] == [ids, real]
 
 
 @given(st.lists(ROWS, max_size=4))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.feedback.progress import MARKER, FeedbackProgress, write_lines
+from pipelines.core.files import COMPLETE
+from pipelines.feedback.progress import FeedbackProgress, write_lines
 from pipelines.runs.workspace import StageStore
 
 
@@ -28,7 +29,7 @@ def test_half_a_part_is_removed(tmp_path: Path) -> None:
     one = FeedbackProgress(tmp_path, lambda number, place: None)
     one.save(1, [1])
     one.save(2, [2])
-    (tmp_path / "checkpoints" / "checkpoint-2" / MARKER).unlink()
+    (tmp_path / "checkpoints" / "checkpoint-2" / COMPLETE).unlink()
     again = FeedbackProgress(tmp_path, lambda number, place: None)
     assert again.rows(1) == [1]
     assert again.rows(2) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from pipelines.metrics.statistics import (
     corpus_intervals,
     corrected,
     holm,
+    interval_of_mean,
     intervals,
     mcnemar,
     p_of_draws,
@@ -28,6 +30,7 @@ from pipelines.metrics.statistics import (
     randomisation,
 )
 from pipelines.tasks.scoring import score
+from tests.covering import LONG
 
 
 def scorer(*metrics: str, labels: tuple[str, ...] = ("no", "yes")):
@@ -50,6 +53,16 @@ def test_accuracy_has_the_binomial_interval():
     low, high = intervals(scorer("accuracy"), logits, labels, seed=1)["accuracy"]
     assert low == pytest.approx(measured - half, abs=0.002)
     assert high == pytest.approx(measured + half, abs=0.002)
+
+
+@pytest.mark.wider
+def test_intervals_of_means_cover_the_truth_about_as_often_as_they_say():
+    random = np.random.default_rng(3)
+    covered, draws = 0, 200 if os.environ.get(LONG) else 100
+    for draw in range(draws):
+        low, high = interval_of_mean((random.random(100) < 0.6).astype(float), [draw, 1], resamples=200)
+        covered += low <= 0.6 <= high
+    assert 0.88 <= covered / draws <= 0.99
 
 
 def test_correlation_has_scipys_bootstrap_interval():

@@ -330,7 +330,7 @@ import torch.distributed
 from transformers import BertConfig, BertForSequenceClassification
 from pipelines.core.interfaces import World
 from pipelines.models import fsdp
-from pipelines.trainers.optimizer_state import write_optimizer
+from pipelines.trainers.sharding import write_optimizer
 rank, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 words = dict(hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_hidden_layers=16)

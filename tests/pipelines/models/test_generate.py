@@ -17,7 +17,7 @@ from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Head, Rows, World
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
-from pipelines.models.generate import continue_prompts, decoder, filled_on_the_left, how, prompt_ids, write
+from pipelines.models.generate import continue_prompts, decoder, how, prompt_ids, write
 from tests import tiny
 
 
@@ -199,9 +199,3 @@ def test_a_prompt_has_the_tokens_of_its_template():
         prompt_ids(tokenizer, asked("the cat", templated=True))
         == tokenizer(text, add_special_tokens=False)["input_ids"]
     )
-
-
-def test_filling_by_hand():
-    ids, real = filled_on_the_left([[1, 2, 3], [4]], 0)
-    assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
-    assert real.tolist() == [[1, 1, 1], [0, 0, 1]]

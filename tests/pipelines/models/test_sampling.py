@@ -25,7 +25,6 @@ from pipelines.models.sampling import (
     SAMPLING,
     VLLMSampler,
     complete,
-    filled,
     inverted,
     restricted,
     seeds,
@@ -190,13 +189,6 @@ def test_a_completion_reads_on_from_its_prompt():
     (text,) = texts_behind(tokenizer, [prompt], [[piece]])
     assert tokenizer.decode(prompt) + text == tokenizer.decode([*prompt, piece])
     assert "##" not in text
-
-
-def test_it_is_filled_up_on_either_side():
-    ids, real = filled([[5], [6, 7]], 0)
-    assert (ids.tolist(), real.tolist()) == ([[5, 0], [6, 7]], [[1, 0], [1, 1]])
-    ids, real = filled([[5], [6, 7]], 0, on_the_left=True)
-    assert (ids.tolist(), real.tolist()) == ([[0, 5], [6, 7]], [[0, 1], [1, 1]])
 
 
 def test_what_cannot_be_completed_is_refused():

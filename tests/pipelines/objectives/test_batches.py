@@ -18,6 +18,7 @@ from pipelines.data.tokenizers.base import SPECIAL_TOKENS
 from pipelines.data.tokenizers.bpe import BPE, ByteBPE
 from pipelines.data.tokenizers.unigram import Unigram
 from pipelines.data.tokenizers.wordpiece import WordPiece
+from pipelines.models.checkpoint import start_token
 from pipelines.objectives.batches import (
     continues_word,
     end_token,
@@ -26,7 +27,6 @@ from pipelines.objectives.batches import (
     padding_token,
     shifted_right,
     squeezed,
-    start_token,
     taught,
     within,
 )

@@ -34,7 +34,7 @@ from pipelines.core.interfaces import World
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.runs import distributed, hardware
-from pipelines.runs.distributed import barrier, gather
+from pipelines.runs.distributed import MainProcess, barrier, gather
 from pipelines.runs.run import run
 from pipelines.runs.workspace import StageStore
 from service.attempts.watching import outcome_of
@@ -329,43 +329,69 @@ def test_a_stop_reaches_the_ranks_and_not_torchrun(second, monkeypatch, tmp_path
 
 
 def test_one_process_waits_for_nobody() -> None:
-    barrier(World())()
-    assert gather(World())({"a": 1}) == [{"a": 1}]
+    main = MainProcess(World(), Path())
+    barrier(main)()
+    assert gather(main)({"a": 1}) == [{"a": 1}]
 
 
 PROGRAM = """
 import os, sys, time
+from datetime import timedelta
+from pathlib import Path
 import torch.distributed as distributed
 from pipelines.core.interfaces import World
-from pipelines.runs.distributed import barrier, gather
-rank, port = int(sys.argv[1]), sys.argv[2]
-distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-world = World(rank, 2)
-time.sleep(0.5 * (1 - rank))
+from pipelines.runs.distributed import Heartbeat, MainProcess, barrier, gather
+rank, port, folder, alone, beats, seconds = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), *map(float, sys.argv[4:])
+limit = timedelta(seconds=seconds)
+distributed.init_process_group(
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=limit
+)
+Heartbeat.SECONDS = 0.1
+main = MainProcess(World(rank, 2), folder, seconds)
+heart = Heartbeat(folder, rank)
+if rank == 1 or beats:
+    heart.__enter__()
+time.sleep(alone * (1 - rank))
 before = time.time()
-barrier(world)()
-times = gather(world)((before, time.time()))
+try:
+    barrier(main)()
+except RuntimeError as error:
+    print(error)
+    os._exit(1)
+times = gather(main)((before, time.time()))
 assert max(entered for entered, _ in times) <= min(left for _, left in times), times
-print(gather(world)({"rank": rank}))
+time.sleep(alone * (1 - rank))
+print(gather(main)({"rank": rank}))
 distributed.destroy_process_group()
+os._exit(0)
 """
 
 
-@pytest.mark.long
-def test_two_processes_collect_in_the_order_of_ranks() -> None:
+def two_processes(folder: Path, alone: float, beats: bool) -> list[tuple[int, str]]:
+    """(exit code, output) of two ranks, the first of which works alone for so many seconds, twice as long as a
+    collective call may take."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
+    words = [port, str(folder), str(alone), str(int(beats)), str(alone / 2)]
     children = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), *words], stdout=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
-    for child in children:
-        said, wrong = child.communicate(timeout=120)
-        assert child.returncode == 0, wrong
-        assert said.strip() == "[{'rank': 0}, {'rank': 1}]"
+    said = [child.communicate(timeout=120)[0].strip() for child in children]
+    return [(child.returncode, text) for child, text in zip(children, said, strict=True)]
+
+
+@pytest.mark.long
+def test_two_processes_collect_in_the_order_of_ranks_however_long_the_main_one_works_alone(tmp_path: Path) -> None:
+    assert two_processes(tmp_path, alone=4, beats=True) == [(0, "[{'rank': 0}, {'rank': 1}]")] * 2
+
+
+@pytest.mark.long
+def test_a_main_process_without_a_sign_of_life_is_not_waited_for(tmp_path: Path) -> None:
+    _, (code, said) = two_processes(tmp_path, alone=4, beats=False)
+    assert (code, said) == (1, "timed out waiting for rank 0")
+    assert any(sign in said for sign in distributed.WAITED)
 
 
 @pytest.fixture

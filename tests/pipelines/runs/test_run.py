@@ -251,6 +251,23 @@ def test_the_stages_tokens_and_the_models_segments_are_part_of_the_tokenizer(
     assert "token_type_ids" not in open_tokenizer(str(folder)).model_input_names
 
 
+def test_an_adapter_whose_base_the_hub_refuses_is_refused_before_a_stage_begins(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, revision: str | None = None) -> str | None:
+        raise DataError(f"'{source}' at {revision} was not found, or may not be read")
+
+    monkeypatch.setattr("pipelines.runs.run.commit_of", refuse)
+    (story.root / "adapter").mkdir()
+    settings = {"base_model_name_or_path": "someone/gated", "revision": "v1"}
+    (story.root / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    recipe = story.root / "recipe.yaml"
+    recipe.write_text(RECIPE.replace(RECIPE.splitlines()[1], "model: {checkpoint: adapter}"))
+    with pytest.raises(DataError, match=r"'someone/gated' at v1 was not found"):
+        story.run()
+    assert story.made == []
+
+
 def test_complete_stages_are_found_by_id_and_attempts_are_not(tmp_path: Path) -> None:
     store, run = tmp_path / "store", tmp_path / "run"
     for name in ("aaa", "bbb.partial", "ccc"):

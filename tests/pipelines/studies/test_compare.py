@@ -1,10 +1,15 @@
+import json
+
 import numpy as np
 import pytest
 
 from pipelines.core.errors import CommandError
+from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
 from pipelines.studies.compare import compare
-from tests.pipelines.studies.written_runs import finish, right
+from pipelines.tasks.base import resolve
+from pipelines.tasks.predictions import TextPredictions, write_predictions
+from tests.pipelines.studies.written_runs import EXAMPLES, finish, right
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 
@@ -58,6 +63,39 @@ def test_other_examples_are_not_compared(run, tmp_path):
     told = compare([a, b])
     assert "not scored on the same examples" in told["benchmarks"][0]["sentences"][0]
     assert told["benchmarks"][0]["models"][1]["metrics"]["accuracy"]["difference"] is None
+
+
+WRITTEN = """\
+name: written
+model: {architecture: {preset: t5-tiny}}
+stages:
+  - {stage: multi_task, id: mrpc, form: text_to_text, tasks: [{task: glue/mrpc}, {task: glue/rte}]}
+  - {stage: evaluate, from: mrpc/mrpc}
+"""
+
+
+def test_classes_that_were_written_are_compared_with_those_of_a_head(run):
+    """Its answers are those of `b`, and are written: everything that is said of them is the same."""
+    a, b, written = right(0.8, 1), right(0.7, 2), "written"
+    folders = [run("a", a), run("b", b), run(written, b, WRITTEN)]
+    place = folders[-1] / "stages" / "02-evaluate"
+    names, labels = np.array(resolve("glue/mrpc", "mrpc").head.labels), np.arange(EXAMPLES) % 2
+    rows = Rows(["a question"] * EXAMPLES, None, names[labels].tolist(), list(range(EXAMPLES)))
+    texts = names[np.where(b, labels, 1 - labels)].astype(object)
+    write_predictions(place / "predictions.parquet", [TextPredictions("glue/mrpc", "validation", "", rows, texts)])
+    details = json.loads((place / "details.json").read_text())
+    details["glue/mrpc"]["model"] = "mrpc/mrpc"
+    (place / "details.json").write_text(json.dumps(details))
+    for first in (folders[0], folders[2]):
+        [benchmark] = compare([first, *(each for each in folders if each is not first)])["benchmarks"]
+        by_name = {model["name"]: model for model in benchmark["models"]}
+        assert all(model["same_examples"] for model in by_name.values())
+        if first is folders[0]:
+            for said in ("metrics", "mcnemar", "verdict"):
+                assert by_name[written][said] == by_name["b"][said]
+        else:
+            assert by_name["b"]["metrics"]["accuracy"]["difference"]["value"] == 0
+            assert by_name["b"]["metrics"]["accuracy"]["difference"]["p"]["randomisation"] == 1
 
 
 def test_what_cannot_be_compared_is_refused(run, tmp_path):

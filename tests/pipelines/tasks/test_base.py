@@ -45,7 +45,8 @@ def task(folder: Path, train: list[Any], validation: list[Any] | None = None, **
     if validation is not None:
         places["validation"] = SplitLocation(write(folder / "dev.jsonl", rows_of(validation)), None, None)
     about: dict[str, Any] = {"kind": "classification", "columns": ("text",), "metrics": ("accuracy",)}
-    return LabelledTask(**(about | {"name": "mine", "label": "label", "places": places} | changes))
+    about |= {"name": "mine", "label": "label", "places": places} | changes
+    return TASK_KINDS.load(about["kind"]).task_class()(**about)
 
 
 def rows_of(labels: list[Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.tasks.base import LabelledTask, SplitLocation
+from pipelines.core.registry import TASK_KINDS
+from pipelines.tasks.base import SplitLocation
 from pipelines.tasks.text_to_text import AsText
 
 
@@ -20,7 +21,7 @@ def task(tmp_path: Path):
         (tmp_path / "train.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
         places = {split: SplitLocation(str(tmp_path / "train.csv"), None, None) for split in ("train", "validation")}
         return AsText(
-            LabelledTask(
+            TASK_KINDS.load(kind).task_class()(
                 name, kind, columns, "label", ("accuracy", "f1") if kind == "classification" else ("pearson",), places
             )
         )  # type: ignore[arg-type]

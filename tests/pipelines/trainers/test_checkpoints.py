@@ -8,6 +8,7 @@ Checkpoints of what learns: written by the main process, where the Trainer looks
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipelines.core.files import remove_unfinished
 from pipelines.core.interfaces import Context, World
 from pipelines.models import heads, opening
 from pipelines.models.tokenizer import open_tokenizer
 from pipelines.trainers.checkpoints import (
     mark_complete,
     newest_complete,
-    remove_unfinished,
     rotate,
     save_learnt,
     save_stage,
@@ -40,10 +41,10 @@ def test_the_newest_marked_checkpoint_is_taken_whatever_lies_beside_it(tmp_path:
         (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_text("weights")
     assert newest_complete(tmp_path) is None
     for step in (9, 10):
-        mark_complete(tmp_path / f"checkpoint-{step}", {"step": step, "loss": 0.1 + 0.2})
+        mark_complete(tmp_path / f"checkpoint-{step}", {"step": step, "loss": 0.1 + 0.2, "best": [-math.inf]})
     found = newest_complete(tmp_path)
     assert found == tmp_path / "checkpoint-10"
-    assert state_of(found) == {"step": 10, "loss": 0.1 + 0.2}
+    assert state_of(found) == {"step": 10, "loss": 0.1 + 0.2, "best": [-math.inf]}
 
 
 @pytest.mark.parametrize(

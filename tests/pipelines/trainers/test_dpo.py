@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from pipelines.core.signals import StopSignal
 from pipelines.trainers import dpo, dpo_step
 from pipelines.trainers.dpo_settings import DPOArguments, sampled_at
 from tests import tiny
-from tests.covering import LONG
 
 WORDS = tiny.WORDS
 ROWS = [
@@ -301,11 +299,13 @@ def test_an_encoder_cannot_be_a_policy(folder):
 def test_the_scores_by_hand():
     told = {
         "rewards": np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [1.0, 1.0]]),
+        "per_token": np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0], [1.0, 1.0]]),
         "reference": np.array([[-5.0, -4.0], [-3.0, -4.0], [-5.0, -6.0], [-5.0, -6.0]]),
         "lengths": np.array([[5.0, 4.0], [3.0, 6.0], [2.0, 6.0], [4.0, 1.0]]),
     }
     found = dpo_step.scores(told, seed=1)
     assert found["eval_rewards/accuracies"] == pytest.approx(2.5 / 4)
+    assert found["eval_rewards/accuracies_per_token"] == pytest.approx(3.5 / 4)
     assert found["eval_longer_accuracy"] == pytest.approx(2 / 4)
     assert found["eval_over_length"] == pytest.approx(0.5 / 4)
     assert found["eval_shorter_accuracy"] == pytest.approx(2 / 4)
@@ -315,13 +315,14 @@ def test_the_scores_by_hand():
 
 
 def test_the_length_baseline_sees_the_whole_answers():
-    told = {name: np.array([[1.0, 0.0], [0.0, 2.0]]) for name in ("rewards", "reference", "lengths")}
+    told = {name: np.array([[1.0, 0.0], [0.0, 2.0]]) for name in ("rewards", "per_token", "reference", "lengths")}
     assert dpo_step.scores(told, 1, [(900, 10), (20, 5)])["eval_longer_accuracy"] == 1.0
 
 
 def test_the_length_baseline_guesses_in_the_direction_that_is_right_more_often():
     told = {
         "rewards": np.array([[1.0, 0.0], [0.0, 2.0]]),
+        "per_token": np.zeros((2, 2)),
         "reference": np.zeros((2, 2)),
         "lengths": np.array([[1.0, 5.0], [2.0, 6.0]]),
     }
@@ -331,17 +332,8 @@ def test_the_length_baseline_guesses_in_the_direction_that_is_right_more_often()
     assert "eval_reference_accuracy" not in found
 
 
-@pytest.mark.wider
-def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    random = np.random.default_rng(3)
-    covered, draws = 0, 200 if os.environ.get(LONG) else 100
-    for draw in range(draws):
-        low, high = dpo_step.interval((random.random(100) < 0.6).astype(float), draw, resamples=200)
-        covered += low <= 0.6 <= high
-    assert 0.88 <= covered / draws <= 0.99
-
-
-def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, events):
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo"])
+def test_held_out_scores_are_those_of_the_events_whatever_the_batches(folder, context, events, loss):
     recipe = loaded(folder)
     given = given_to(context, recipe)
     from pipelines.objectives.losses import Meter
@@ -356,12 +348,17 @@ def test_the_implicit_accuracy_does_not_depend_on_the_batches(folder, context, e
     assert characters[0] == (len(ROWS[24]["chosen"]), len(ROWS[24]["rejected"]))
     from pipelines.tasks.preference.pairs import PreferenceCollator
 
-    step = PreferenceStep({"sigmoid": 1.0}, DPOArguments(), FrozenCopy(other), Meter())
+    step = PreferenceStep({loss: 1.0}, DPOArguments(), FrozenCopy(other), Meter())
     together = step.collated(PreferenceCollator(0))
     few, many = (dpo_step.ask(given, model, step, examples, together, size) for size in (2, 7))
     assert len(examples) == 7
     for name in few:
         assert np.allclose(few[name], many[name], atol=1e-4)
+    step(model.eval(), together([dict(each) for each in examples]))
+    logged, scores = step.meter.take(False), dpo_step.scores(many, seed=1)
+    for name in ("accuracies", "chosen", "rejected", "margins"):
+        assert scores[f"eval_rewards/{name}"] == pytest.approx(logged[f"rewards/{name}"], abs=1e-4)
+    assert ("eval_rewards/accuracies_per_token" in scores) == (loss == "ipo")
 
 
 def test_the_stage_imports_without_torch():

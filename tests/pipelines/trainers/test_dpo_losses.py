@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from pipelines.trainers import dpo_losses as losses
-from pipelines.trainers.dpo_losses import LOSSES, PairLikelihoods, implicit_rewards, learnt_rewards, weighed
+from pipelines.trainers.dpo_losses import LOSSES, PairLikelihoods, implicit_rewards, per_token_rewards, weighed
 from pipelines.trainers.dpo_settings import LIKELIHOOD, NAMES, SMOOTHED, WITHOUT_REFERENCE, DPOArguments
 
 
@@ -183,11 +183,11 @@ def test_every_name_is_a_loss():
     assert set(NAMES) == {*LOSSES, LIKELIHOOD}
 
 
-def test_held_out_answers_are_compared_as_the_losses_compare_them():
+def test_rewards_per_token_are_told_where_the_losses_compare_them_so():
     """A longer answer with the larger sum may have the smaller mean."""
     pairs = PairLikelihoods.of(torch.tensor([-8.0, -10.0]), torch.tensor([2, 12]), torch.tensor([-9.0, -14.0]))
     for names in (("sigmoid_norm",), ("ipo",), ("sigmoid_norm", "sft")):
-        chosen, rejected = learnt_rewards(pairs, 6.0, names)
+        chosen, rejected = per_token_rewards(pairs, 6.0, names)
         assert (chosen.item(), rejected.item()) == (3.0, 2.0)
     for names in (("sigmoid",), ("sigmoid", "sigmoid_norm"), ("simpo",), ("sft",)):
-        assert learnt_rewards(pairs, 6.0, names) == implicit_rewards(pairs, 6.0, names)
+        assert per_token_rewards(pairs, 6.0, names) is None

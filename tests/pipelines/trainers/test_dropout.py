@@ -103,13 +103,13 @@ def test_a_resumed_run_has_the_masks_of_the_whole_one(
 ) -> None:
     words = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": 2}
     whole, _ = fitted(context("whole"), **words)
-    place, end = context("stopped"), trainer.Companion.on_step_end
+    place, end = context("stopped"), trainer.StageCallback.on_step_end
 
     def stopping(self: Any, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
         place.stop.requested = state.global_step == 3
         return end(self, args, state, control, **keywords)
 
-    monkeypatch.setattr(trainer.Companion, "on_step_end", stopping)
+    monkeypatch.setattr(trainer.StageCallback, "on_step_end", stopping)
     with pytest.raises(Stopped):
         fitted(place, **words)
     monkeypatch.undo()

@@ -81,13 +81,13 @@ def test_a_resumed_run_has_the_decay_of_all_its_steps(
 ) -> None:
     whole, _ = fitted(context("whole"), "bert", True, num_train_epochs=2, save_strategy="steps", save_steps=2)
     place = context("stopped")
-    end = trainer.Companion.on_step_end
+    end = trainer.StageCallback.on_step_end
 
     def stopping(self: Any, args: Any, state: Any, control: Any, **keywords: Any) -> Any:
         place.stop.requested = state.global_step == 5
         return end(self, args, state, control, **keywords)
 
-    monkeypatch.setattr(trainer.Companion, "on_step_end", stopping)
+    monkeypatch.setattr(trainer.StageCallback, "on_step_end", stopping)
     with pytest.raises(Stopped):
         fitted(place, "bert", True, num_train_epochs=2, save_strategy="steps", save_steps=2)
     monkeypatch.undo()

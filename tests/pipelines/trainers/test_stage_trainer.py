@@ -1,142 +1,27 @@
-"""The user's words, and what Finery fixes, reach the live TrainingArguments.
-
-The optimizer learns each weight at its tuner's rate, over its schedule, and leaves what is still frozen as it was.
-
-Peak memory is what was in use at most since the last reset.
-"""
+"""The optimizer learns each weight at its tuner's rate, over its schedule, and leaves what is still frozen as it was."""
 
 from __future__ import annotations
 
 import multiprocessing
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer
 
-from pipelines.core.errors import StageError, Stopped
+from pipelines.core.errors import Stopped
 from pipelines.core.events import read_events
-from pipelines.core.interfaces import Context, World
-from pipelines.core.registry import METRICS
+from pipelines.core.interfaces import Context
 from pipelines.core.training_arguments import TrainingArguments
-from pipelines.metrics.base import Metric
-from pipelines.models import fsdp
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import trainer as loop
-from pipelines.trainers.stage_trainer import (
-    StageTrainer,
-    deepspeed_configuration,
-    peak_memory,
-    reset_peak_memory,
-    schedule,
-    split_by_rate,
-    training_arguments,
-)
+from pipelines.trainers.stage_trainer import StageTrainer, schedule, split_by_rate
+from pipelines.trainers.training_args import training_arguments
 from pipelines.tuners.full import Full
 from tests import tiny
 from tests.pipelines.trainers.test_trainer import batch_of, examples
-
-
-def test_the_words_reach_the_live_object(context: Callable[..., Context]) -> None:
-    words = {
-        "learning_rate": 3e-4,
-        "num_train_epochs": 5,
-        "weight_decay": 0.01,
-        "lr_scheduler_type": "cosine",
-        "adam_beta2": 0.98,
-        "optim": "adafactor",
-    }
-    live = training_arguments(context(), TrainingArguments.model_validate(words))
-    for name, value in words.items():
-        assert getattr(live, name) == value
-    assert live.per_device_train_batch_size == 8
-
-
-@pytest.mark.parametrize(
-    ("old", "value", "new", "expected"),
-    [
-        ("evaluation_strategy", "epoch", "eval_strategy", "epoch"),
-        ("warmup_ratio", 0.06, "warmup_steps", 0.06),
-        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
-        ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
-        ("adafactor", True, "optim", "adafactor"),
-        ("gradient_checkpointing", True, "activation_checkpointing", True),
-    ],
-)
-def test_earlier_names_reach_the_live_object_with_a_warning(
-    old: str, value: Any, new: str, expected: Any, context: Callable[..., Context], events: Any
-) -> None:
-    place = context()
-    live = training_arguments(place, TrainingArguments.model_validate({old: value}))
-    assert getattr(live, new) == expected
-    (warning,) = [event["message"] for event in events(place) if event["event"] == "warning"]
-    assert f"arguments.{old} " in warning
-    assert new in warning
-
-
-def test_only_the_main_process_warns(context: Callable[..., Context], events: Any) -> None:
-    place = context(world=World(rank=1, size=1))
-    training_arguments(place, TrainingArguments(warmup_ratio=0.1))
-    assert events(place) == []
-
-
-def test_what_finery_fixes_stays_fixed(context: Callable[..., Context]) -> None:
-    place = context(seed=11, precision="bf16")
-    live = training_arguments(
-        place, TrainingArguments(global_batch_size=12, per_device_train_batch_size=4, save_total_limit=None)
-    )
-    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (4, 3)
-    assert live.save_total_limit == 2  # a kill may spoil the one being written
-    assert live.seed == 11
-    assert live.bf16
-    assert not live.fp16
-    assert live.output_dir == str(place.folder / "checkpoints")
-    assert not live.remove_unused_columns
-    assert not live.logging_nan_inf_filter
-    assert live.report_to == []
-
-
-@pytest.mark.parametrize("strategy", ["epoch", "steps"])
-def test_the_best_model_is_saved_where_it_is_measured(strategy: str, context: Callable[..., Context]) -> None:
-    live = training_arguments(context(), TrainingArguments(eval_strategy=strategy, load_best_model_at_end=True))
-    assert live.save_strategy == strategy
-    assert live.greater_is_better is False  # by loss, unless a metric is named
-    words = {"eval_strategy": strategy, "load_best_model_at_end": True, "metric_for_best_model": "f1"}
-    live = training_arguments(context(), TrainingArguments(**words))
-    assert live.greater_is_better is True
-
-
-@pytest.mark.parametrize("prefix", ["", "eval_"])
-def test_a_score_that_is_better_when_smaller_selects_the_smallest(
-    prefix: str, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(METRICS._table, "errors", f"{__name__}:Errors")
-    words: dict[str, Any] = {"eval_strategy": "epoch", "load_best_model_at_end": True}
-    overrides = {"metric_for_best_model": f"{prefix}errors"}
-    assert training_arguments(context(), TrainingArguments(**words), overrides).greater_is_better is False
-    words["greater_is_better"] = True
-    assert training_arguments(context(), TrainingArguments(**words), overrides).greater_is_better is True
-
-
-class Errors(Metric):
-    """A metric whose perfect score is its smallest."""
-
-    best, worst = 0.0, 1.0
-
-
-def test_what_the_stage_decides_overrides_the_words(context: Callable[..., Context]) -> None:
-    overrides = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 1, "metric_for_best_model": "f1"}
-    live = training_arguments(context(), TrainingArguments(global_batch_size=12), overrides)
-    assert (live.per_device_train_batch_size, live.gradient_accumulation_steps) == (6, 1)
-    assert live.metric_for_best_model == "f1"
-
 
 EVERY = 4
 """16 rows in batches of 4 are 4 steps an epoch."""
@@ -369,23 +254,6 @@ def test_processes_that_stay_between_epochs_end_with_the_training(context: Calla
     assert multiprocessing.active_children() == []
 
 
-LARGE = 200 * 2**20
-
-
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
-)
-def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
-    reset_peak_memory()
-    before = peak_memory()
-    large = np.ones(LARGE, dtype=np.uint8)
-    del large
-    after = peak_memory()
-    assert LARGE * 0.9 < after - before < LARGE * 1.5
-    reset_peak_memory()
-    assert peak_memory() < after - LARGE * 0.5
-
-
 @pytest.mark.parametrize("most", [1e-3, 1e3])
 def test_gradients_are_cut_as_torch_cuts_them(
     most: float, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
@@ -413,84 +281,6 @@ def test_gradients_are_cut_as_torch_cuts_them(
     assert all(1e-3 < norm < 1e3 for norm in ours_norms)
     for name, weight in ours.items():
         assert torch.equal(weight, plain[name]), name
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_accelerate_reads_deepspeed_s_configuration(stage: int) -> None:
-    """That is as far as it goes without the package and a GPU."""
-    from accelerate.utils.deepspeed import HfDeepSpeedConfig
-
-    read = HfDeepSpeedConfig(deepspeed_configuration(stage))
-    assert (read.is_zero2(), read.is_zero3(), read.is_offload()) == (stage == 2, stage == 3, False)
-    assert read.get_value("train_micro_batch_size_per_gpu") == "auto"
-    assert read.get_value("zero_optimization.stage3_gather_16bit_weights_on_model_save") is (stage == 3)
-
-
-# -- the kind of distribution ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    """A world of gloo with this process alone."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def divided(model: torch.nn.Module) -> torch.nn.Module:
-    fsdp.shard(model, torch.device("cpu"), 1)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("profile", "prepare", "found", "processes"),
-    [
-        ("fsdp2", DistributedDataParallel, "ddp", 2),
-        ("fsdp2", lambda model: model, "single", 2),
-        ("ddp", divided, "fsdp2", 2),
-        ("ddp", lambda model: model, "single", 2),
-        ("zero3", DistributedDataParallel, "ddp", 2),
-        ("fsdp2", divided, "fsdp2", 1),
-        ("ddp", DistributedDataParallel, "ddp", 3),
-    ],
-)
-def test_another_kind_or_size_than_was_asked_for_is_an_error(
-    profile: Any,
-    prepare: Callable[[torch.nn.Module], torch.nn.Module],
-    found: str,
-    processes: int,
-    context: Callable[..., Context],
-    events: Any,
-    group: None,
-) -> None:
-    place = context(world=World(0, 2, profile))
-    trainer: Any = SimpleNamespace(
-        context=place, accelerator=SimpleNamespace(num_processes=processes), is_deepspeed_enabled=False
-    )
-    with pytest.raises(StageError) as raised:
-        StageTrainer._tell_distribution(trainer, prepare(torch.nn.Sequential(torch.nn.Linear(2, 2))))
-    assert f"launch asks for {profile} on 2 processes" in str(raised.value)
-    assert f"is prepared for {found} on {processes}; is another" in str(raised.value)
-    assert events(place) == []
-
-
-@pytest.mark.parametrize(("profile", "prepare"), [("ddp", DistributedDataParallel), ("fsdp2", divided)])
-def test_what_each_process_holds_is_told(
-    profile: Any,
-    prepare: Callable[[torch.nn.Module], torch.nn.Module],
-    context: Callable[..., Context],
-    events: Any,
-    group: None,
-) -> None:
-    place = context(world=World(0, 2, profile), gather=lambda value: [value, (1, value[1])])
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    trainer: Any = SimpleNamespace(
-        context=place, model=model, accelerator=SimpleNamespace(num_processes=2), is_deepspeed_enabled=False
-    )
-    StageTrainer._tell_distribution(trainer, prepare(model))
-    (told,) = events(place)
-    assert (told["event"], told["profile"], told["num_processes"]) == ("distributed", profile, 2)
-    assert told["ranks"] == [{"rank": 0, "local": 6, "global": 6}, {"rank": 1, "local": 1, "global": 6}]
 
 
 def test_operations_are_those_that_transformers_estimates(context: Callable[..., Context]) -> None:

@@ -1,11 +1,13 @@
-"""Tokens a second, utilisation, and the profile of a few steps."""
+"""Tokens a second, utilisation, the memory in use at most since the last reset, and the profile of a few steps."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,3 +155,20 @@ def test_nothing_is_watched_unasked(context: Callable[..., Context]):
 )
 def test_operations_count_as_what_their_names_say(operation: str, kind: str):
     assert kind_of(operation) == kind
+
+
+LARGE = 200 * 2**20
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="measures the host's memory"
+)
+def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
+    throughput.reset_peak_memory()
+    before = throughput.peak_memory()
+    large = np.ones(LARGE, dtype=np.uint8)
+    del large
+    after = throughput.peak_memory()
+    assert LARGE * 0.9 < after - before < LARGE * 1.5
+    throughput.reset_peak_memory()
+    assert throughput.peak_memory() < after - LARGE * 0.5

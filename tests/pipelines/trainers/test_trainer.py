@@ -24,12 +24,12 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader
 
 from pipelines.core.errors import Diverged, Stopped
+from pipelines.core.files import COMPLETE
 from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
 from pipelines.models import layer_compilation
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.trainers import trainer
-from pipelines.trainers.checkpoints import MARKER
 from pipelines.trainers.trainer import EpochSampler, FineryTrainer, order
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -95,7 +95,7 @@ def test_a_step_has_the_same_gradients_however_it_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.StageCallback, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 4, 5):  # the last split is not even: 5, 5, 5 and 1 of the 16 rows
         place = context(f"{each}")
         arguments = SGD | {
@@ -145,7 +145,7 @@ def test_each_part_of_a_loss_is_divided_by_its_own_items_however_a_step_is_split
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.StageCallback, "on_pre_optimizer_step", look, raising=False)
     for each in (16, 5):
         place = context(f"{each}")
         arguments = SGD | {
@@ -235,7 +235,7 @@ def test_events_and_metrics_say_what_happened(context: Callable[..., Context], e
     saved = [event for event in found if event["event"] == "checkpoint"]
     assert [event["step"] for event in saved] == [3, 6, 8]
     assert [path.name for path in sorted((place.folder / "checkpoints").iterdir())] == ["checkpoint-6", "checkpoint-8"]
-    assert Path(saved[-1]["path"], MARKER).is_file()
+    assert Path(saved[-1]["path"], COMPLETE).is_file()
     last = [event for event in found if event["event"] == "progress"][-1]
     assert (last["step"], last["total"]) == (8, 8)
     assert [event["id"] for event in found] == list(range(1, len(found) + 1))
@@ -423,6 +423,28 @@ def test_training_ends_when_patience_does_also_over_a_stop(context: Callable[...
     third, once_more = simple(context("stopped"), learn, score=scripted([]), **words)  # nothing is left to learn
     assert (once_more["epoch"], once_more["train_loss"]) == (4, again["train_loss"])
     assert all(torch.equal(wanted[name], weight) for name, weight in weights(third).items())
+
+
+def test_checkpoints_of_undefined_scores_are_json_and_are_resumed_from(context: Callable[..., Context]) -> None:
+    rows = examples("classification", 21)
+    words = {"selection": rows[16:], "arguments": SELECTING | {"num_train_epochs": 3}}
+    scores = [math.nan, math.nan, 0.5]
+    whole, _ = simple(context("whole"), rows[:8], score=scripted(scores), **words)
+
+    place = context("stopped")
+
+    def stop_after_the_second(count: int) -> None:
+        place.stop.requested = count == 2
+
+    with pytest.raises(Stopped):
+        simple(place, rows[:8], score=scripted(scores, stop_after_the_second), **words)
+    files = list(place.folder.glob("checkpoints/checkpoint-*/*.json"))
+    assert {"trainer_state.json", "complete.json"} <= {path.name for path in files}
+    for path in files:
+        json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    resumed, _ = simple(context("stopped"), rows[:8], score=scripted(scores[2:]), **words)
+    wanted = weights(whole)
+    assert all(torch.equal(wanted[name], weight) for name, weight in weights(resumed).items())
 
 
 def test_selection_by_loss_takes_the_smallest(context: Callable[..., Context], events: Any) -> None:

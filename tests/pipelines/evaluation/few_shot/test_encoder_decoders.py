@@ -5,7 +5,7 @@ import torch
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
-from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader, filled
+from pipelines.evaluation.few_shot.encoder_decoders import EncoderDecoderReader
 from pipelines.evaluation.few_shot.likelihood import Continuation
 from tests import tiny
 
@@ -61,9 +61,3 @@ def test_a_decoder_that_sees_both_sides_is_refused():
     model = tiny.build("finery", Head("seq2seq_lm"), family="encoder-decoder", bidirectional_decoder=True)
     with pytest.raises(ModelError, match="no likelihood from left to right"):
         EncoderDecoderReader(model, tiny.tokenizer())
-
-
-def test_rows_are_filled_up_on_the_right():
-    ids, real = filled([[5, 6], [7]], 0)
-    assert ids.tolist() == [[5, 6], [7, 0]]
-    assert real.tolist() == [[1, 1], [1, 0]]

@@ -162,7 +162,7 @@ def test_the_gradients_are_torchs_over_all_rows_however_a_step_is_split(
     def look(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         seen.append({name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None})
 
-    monkeypatch.setattr(trainer.Companion, "on_pre_optimizer_step", look, raising=False)
+    monkeypatch.setattr(trainer.StageCallback, "on_pre_optimizer_step", look, raising=False)
     task = block.resolved("inline")
     model = opener("bert")(block.learnt_as().training_head(block, task))
     lesson = block.training().prepare(block, task, place, model, tiny.tokenizer(), None)
