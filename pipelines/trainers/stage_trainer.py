@@ -33,6 +33,11 @@ from pipelines.trainers.sharding import ShardingTrainer
 from pipelines.trainers.throughput import Throughput, peak_memory
 from pipelines.tuners.tuner import Tuner
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from pipelines.trainers.frozen_features import FrozenFeatures
+
 
 def newest_checkpoint(context: Context) -> Path | None:
     """The checkpoint that the stage goes on from; what was broken off is removed. Called on every process."""
@@ -77,12 +82,6 @@ def schedule(optimizer: Optimizer, tuner: Tuner | None, steps: int) -> LambdaLR 
         return value
 
     return LambdaLR(optimizer, factor)
-
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from pipelines.trainers.frozen_features import FrozenFeatures
 
 
 class StageTrainer(ShardingTrainer):
