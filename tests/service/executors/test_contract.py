@@ -142,7 +142,7 @@ def test_a_running_attempt_s_log_can_be_read(world, start):
 
 def test_starting_twice_starts_once(world, start):
     spec, first = start("echo x >> times; sleep 100")
-    until((spec.folder / "times").exists)
+    until(lambda: (spec.folder / "times").is_file() and (spec.folder / "times").read_text() == "x\n")
     again = world.make().start(spec)
     assert again == first
     assert (spec.folder / "times").read_text() == "x\n"

@@ -144,13 +144,27 @@ class RayCluster:
     lease = 6.0
 
     def __init__(self):
+        for last in (False, False, True):
+            try:
+                self._begin()
+                break
+            except Exception as error:  # Ray raises no narrower one
+                if last or "timed out during startup" not in str(error):  # within 30 s, however busy the machine is
+                    raise
+
+    def _begin(self):
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(
+        cluster = Cluster(
             initialize_head=True,
             head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20},
         )
-        self.second = self.cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+        try:
+            self.second = cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+        except Exception:
+            cluster.shutdown()
+            raise
+        self.cluster = cluster
         self.address = self.cluster.address
         self.link = AgentLink(self.address)
 
