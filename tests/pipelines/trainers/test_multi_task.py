@@ -24,7 +24,7 @@ from pipelines.core.load import loads
 from pipelines.core.registry import METRICS
 from pipelines.models import heads, opening
 from pipelines.trainers.multi_task import Sampling, annealed, apportioned
-from pipelines.trainers.stage_trainer import training_arguments
+from pipelines.trainers.training_args import training_arguments
 from tests import tiny
 
 RECIPE = """\
@@ -256,7 +256,7 @@ def test_held_out_scores_are_told_by_task_and_on_the_whole(stage: Callable[..., 
 def test_the_score_of_a_task_selects_in_the_direction_of_the_score(
     metric: str, larger: bool, stage: Callable[..., Any], context: Callable[..., Context], monkeypatch
 ):
-    monkeypatch.setitem(METRICS._table, "errors", "tests.pipelines.trainers.test_stage_trainer:Errors")
+    monkeypatch.setitem(METRICS._table, "errors", "tests.pipelines.trainers.test_training_args:Errors")
     made = stage(f"{ARGUMENTS}, eval_strategy: epoch, load_best_model_at_end: true, metric_for_best_model: {metric}}}")
     live = training_arguments(context(), made.arguments, made._overrides(1, []))
     assert live.greater_is_better is larger
