@@ -6,7 +6,8 @@ difference over the steps between is the time of a step, without start-up, readi
 are counted beside the seconds that passed, for a machine that is busy otherwise. The peak is that of the largest process.
 A ratio above 1 means that Finery is faster, or needs less memory. Two more lines show Finery with the reference asked beforehand,
 whose one pass over the pairs is outside of the steps, and with a LoRA adapter switched off as the reference. On a GPU both sides
-compute in bf16, there are two lines, and the peaks say nothing: Finery's is of the GPU, TRL's of the processor.
+compute in bf16, each command runs once a round and a step is what lies between its logs at few and at more steps, there are two
+lines, and neither CPU seconds nor peaks are told.
 
     FINERY_DATA=<mirror> python benchmarks/dpo_step.py [--rounds 3] [--steps 4 20] [--gpu]
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rows import Row, report
+from step_times import a_step, of_run
 
 SHAPE = {"n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8192}
 BATCH, LENGTH, PAIRS = 8, 256, 400
@@ -40,7 +42,7 @@ class Taken(NamedTuple):
     """What a command took."""
 
     seconds: float
-    """Of training, as the trainer says."""
+    """Of training, as the trainer says; on a GPU of a step."""
     cpu: float
     """Of all its processes."""
     peak: int
@@ -84,13 +86,18 @@ def recipe(folder: Path, name: str, steps: int, keys: str, settings: str) -> Pat
         f"name: {name}\nmodel: {{checkpoint: {folder / 'model'}}}\nlaunch: {{num_processes: 1, mixed_precision: {MIXED[PRECISION]}}}\nstages:\n"
         f"  - {{stage: dpo, datasets: [{{path: {folder / 'pairs' / 'train.jsonl'}}}], max_length: {LENGTH}{keys}, arguments: "
         f"{{max_steps: {steps}, per_device_train_batch_size: {BATCH}, learning_rate: {RATE}, beta: {BETA}, save_strategy: no, "
-        f"logging_steps: {steps}{settings}}}}}\n"
+        f"logging_steps: {logged(steps)}{settings}}}}}\n"
     )
     return path
 
 
-def run(command: list[str], folder: Path, home: Path) -> tuple[str, float, int]:
-    """(what the command said, CPU seconds, bytes at the peak)."""
+def logged(steps: int) -> int:
+    """Between two logs: all steps, or on a GPU a tenth of them."""
+    return max(1, steps // 10) if GPU in sys.argv else steps
+
+
+def run(command: list[str], folder: Path, home: Path) -> tuple[list[tuple[float, str]], float, int]:
+    """(the lines that the command said, with the time of each; CPU seconds; bytes at the peak)."""
     environment = {
         **os.environ,
         "FINERY_HOME": str(home),
@@ -98,17 +105,19 @@ def run(command: list[str], folder: Path, home: Path) -> tuple[str, float, int]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONUNBUFFERED": "1",
         **({} if GPU in sys.argv else {"CUDA_VISIBLE_DEVICES": ""}),
     }
-    said = folder / "said.txt"
-    with open(said, "w") as file:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    lines = [(time.time(), line) for line in process.stdout]
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    text = said.read_text()
     if process.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{text[-3000:]}")
-    return text, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+        sys.exit(f"{' '.join(command)} failed:\n{''.join(line for _, line in lines)[-3000:]}")
+    return lines, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 def finery(folder: Path, name: str, steps: int, keys: str = "", settings: str = "") -> Taken:
@@ -117,6 +126,8 @@ def finery(folder: Path, name: str, steps: int, keys: str = "", settings: str = 
         path = recipe(folder, f"{name}-{steps}-{time.time_ns()}", steps, keys, settings)
         _, cpu, peak = run([sys.executable, "-m", "pipelines", "run", str(path)], folder, Path(home))
         metrics = json.loads(next((folder / "runs" / path.stem / "stages").glob("*/metrics.json")).read_text())
+        if GPU in sys.argv:
+            return Taken(a_step(of_run(folder / "runs" / path.stem), logged(steps), steps), cpu, peak)
         return Taken(metrics["train_runtime"], cpu, max(peak, int(metrics["peak_memory_bytes"])))
 
 
@@ -137,14 +148,20 @@ def trl(folder: Path, steps: int) -> Taken:
         "use_cpu": GPU not in sys.argv,
         "save_strategy": "no",
         "report_to": "none",
-        "logging_steps": steps,
+        "logging_steps": logged(steps),
         "disable_tqdm": True,
     }
     command = [
         *(sys.executable, "-c", "from trl.cli import main; main()", "dpo"),
         *(part for name, value in words.items() for part in (f"--{name}", str(value))),
     ]
-    text, cpu, peak = run(command, folder, folder)
+    lines, cpu, peak = run(command, folder, folder)
+    if GPU in sys.argv:
+        times = [when for when, line in lines if re.search(r"'loss'", line)]
+        if len(times) < 2:
+            sys.exit(f"trl logged {len(times)} losses")
+        return Taken((times[-1] - times[0]) / (logged(steps) * (len(times) - 1)), cpu, peak)
+    text = "".join(line for _, line in lines)
     found = re.search(r"train_runtime'?\"?: '?\"?([\d.]+)", text)
     if found is None:
         sys.exit(f"trl said nothing of its time:\n{text[-2000:]}")
@@ -177,21 +194,22 @@ def main() -> None:
         peak: dict[str, int] = dict.fromkeys(ways, 0)
         for _ in range(arguments.rounds):
             for name, way in ways.items():
-                short, long = way(few), way(many)
-                wall[name].append((long.seconds - short.seconds) / (many - few))
-                cpu[name].append((long.cpu - short.cpu) / (many - few))
-                peak[name] = max(peak[name], long.peak)
-                print(
-                    f"{name}: {wall[name][-1]:.3f} s a step, {cpu[name][-1]:.3f} s of CPU, {long.peak / 2**20:.0f} MiB",
-                    file=sys.stderr,
-                )
-    for name in ways:
+                long = way(many)
+                if arguments.gpu:
+                    wall[name].append(long.seconds)
+                else:
+                    short = way(few)
+                    wall[name].append((long.seconds - short.seconds) / (many - few))
+                    cpu[name].append((long.cpu - short.cpu) / (many - few))
+                    peak[name] = max(peak[name], long.peak)
+                print(f"{name}: {wall[name][-1]:.4f} s a step", file=sys.stderr)
+    theirs = "trl dpo"
+    for name in ways if not arguments.gpu else ():
         print(
             f"{name:30} {statistics.median(wall[name]) * 1000:8.0f} ms a step {statistics.median(cpu[name]) * 1000:8.0f} ms of CPU "
             f"{peak[name] / 2**20:8.0f} MiB at the peak"
         )
-    theirs = "trl dpo"
-    for name in list(ways)[1:]:
+    for name in list(ways)[1:] if not arguments.gpu else ():
         print(
             f"{name} against {theirs}: {statistics.median(wall[theirs]) / statistics.median(wall[name]):.2f}x by the clock, "
             f"{statistics.median(cpu[theirs]) / statistics.median(cpu[name]):.2f}x by CPU time, {peak[theirs] / peak[name]:.2f}x in memory"
@@ -214,7 +232,7 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, transformers {transformers.__version__}, trl {library.__version__}, {torch.get_num_threads()} threads, {PRECISION}, "
         f"{SHAPE['n_layer']} layers of {SHAPE['n_embd']}, {BATCH} pairs of at most {LENGTH} tokens, vocabulary {SHAPE['vocab_size']}, "
-        f"{arguments.rounds} rounds of {few} and {many} steps"
+        f"{arguments.rounds} rounds of {logged(many) if arguments.gpu else few} and {many} steps"
     )
 
 

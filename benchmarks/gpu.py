@@ -32,7 +32,7 @@ PROGRAMS: dict[str, list[str]] = {
     "causal-lm": [*STEPS, "--objective", "causal_lm", "--steps", "100", "200"],
     "fine-tuning-minilm": ["fine_tuning.py", "--shape", "minilm", "--rounds", "1", "--steps", "50", "250"],
     "fine-tuning-mini": ["fine_tuning.py", "--rounds", "1", "--steps", "100", "500"],
-    "dpo": ["dpo_step.py", "--gpu", "--rounds", "1", "--steps", "20", "220"],
+    "dpo": ["dpo_step.py", "--gpu", "--rounds", "1", "--steps", "50", "500"],
     "ppo": ["ppo_step.py", "--gpu", "--rounds", "1", "--steps", "8"],
     "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
     "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "100", "200"],

@@ -70,8 +70,11 @@ MODELS = ("gpt2", "bert", "llama", "qwen3", "encoder, rotary", "encoder, windows
 """Of `tests/pipelines/models/test_varlen.py`."""
 
 
-RECORDED = ("bert", "encoder", "decoder", "gpt2", "llama", "answers", "words", "choices", "numbers", "lora", "prefix")
-"""Models, heads and tuners whose steps are recorded as CUDA graphs."""
+RECORDED = (
+    *("bert", "encoder", "decoder", "gpt2", "llama", "answers", "words", "choices", "numbers", "lora", "prefix"),
+    *("preferences", "rewards"),
+)
+"""Models, heads, tuners and losses whose steps are recorded as CUDA graphs."""
 
 
 def recorded_kind(kind: str) -> tuple[Any, list[dict[str, Any]], Any]:
@@ -80,6 +83,10 @@ def recorded_kind(kind: str) -> tuple[Any, list[dict[str, Any]], Any]:
 
     from pipelines.core.interfaces import Head
     from pipelines.objectives import losses
+    from pipelines.tasks.preference.training import pair_loss
+    from pipelines.trainers.dpo_settings import DPOArguments
+    from pipelines.trainers.dpo_step import PreferenceStep
+    from pipelines.trainers.reference import FrozenCopy
     from pipelines.tuners.lora import LoRA
     from pipelines.tuners.prefix import Prefix
     from tests import tiny
@@ -90,8 +97,10 @@ def recorded_kind(kind: str) -> tuple[Any, list[dict[str, Any]], Any]:
         "words": Head("token_classification", ("O", "A", "B")),
         "choices": Head("multiple_choice"),
         "numbers": tiny.NUMBER,
+        "rewards": tiny.NUMBER,
+        "preferences": Head("causal_lm"),
     }
-    families = {"gpt2": "gpt2", "llama": "llama", "encoder": "finery", "decoder": "finery"}
+    families = {"gpt2": "gpt2", "llama": "llama", "encoder": "finery", "decoder": "finery", "preferences": "gpt2"}
     changed = {"family": "decoder"} if kind == "decoder" else {}
     if kind in ("encoder", "decoder") or kind not in families:
         changed |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -110,9 +119,19 @@ def recorded_kind(kind: str) -> tuple[Any, list[dict[str, Any]], Any]:
             "words": torch.randint(0, 3, shape),
             "choices": torch.randint(0, 2, (4,)),
             "numbers": torch.rand(4),
+            "rewards": torch.ones(2).long(),
+            "preferences": torch.where((torch.arange(length) > 2) & (mask == 1), ids, -100),
         }.get(kind, torch.randint(0, 3, (4,)))
         pad = model.config.pad_token_id or 0
         batches.append({"input_ids": ids * mask + pad * (1 - mask), "attention_mask": mask, "labels": labels})
+        if kind == "preferences":
+            batches[-1]["pairs"] = torch.ones(2).long()
+    meter = losses.Meter()
+    if kind == "rewards":
+        return model, batches, partial(pair_loss, meter=meter)
+    if kind == "preferences":
+        step = PreferenceStep({"sigmoid": 1.0}, DPOArguments(), FrozenCopy.of(model, "bf16"), meter)
+        return model, batches, step
     plain = losses.regression_loss if kind == "numbers" else losses.classification_loss
     alone = partial(plain, head_alone=kind != "words")
     return model, batches, losses.span_loss if kind == "answers" else alone
@@ -369,7 +388,8 @@ class Bench:
             torch.manual_seed(1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             told: list[str] = []
-            recordings, losses = StepGraphs(model, told.append), []
+            meter = getattr(loss_of, "meter", None) or getattr(loss_of, "keywords", {}).get("meter")
+            recordings, losses = StepGraphs(model, told.append, meter=meter), []
 
             def passes(batch: dict[str, torch.Tensor], items: torch.Tensor | None) -> torch.Tensor:
                 with torch.autocast("cuda", torch.bfloat16):
@@ -386,13 +406,16 @@ class Bench:
             if graphs and not recordings.recordings:
                 raise Failure(told[-1] if told else "nothing was recorded")
             weights = torch.cat([each.detach().flatten() for each in model.parameters()])
-            return [each.item() for each in losses], weights, len(recordings.recordings)
+            means = {} if meter is None else meter.take(True)
+            numbers = [each.item() for each in losses]
+            numbers += [mean for name, mean in means.items() if "accurac" not in name]  # which a last digit decides
+            return numbers, weights, len(recordings.recordings)
 
         launched, weights, _ = learnt(False)
         replayed, found, count = learnt(True)
         if count != 2:
             raise Failure(f"{count} shapes were recorded, not 2")
-        away = max(abs(one - other) / abs(one) for one, other in zip(launched, replayed, strict=True))
+        away = max(abs(one - other) / max(abs(one), 1e-2) for one, other in zip(launched, replayed, strict=True))
         apart = ((weights - found).norm() / weights.norm()).item()
         print(f"    losses differ by {away:.1e}, weights by {apart:.1e}")
         if not (away < 1e-3 and apart < 1e-3):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Rows
-from pipelines.data.ragged import Ragged
+from pipelines.data.ragged import Ragged, length_of_batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,11 +219,8 @@ def collate(
     import torch
 
     lengths = np.fromiter((len(example["input_ids"]) for example in examples), dtype=np.int64, count=len(examples))
-    longest = int(lengths.max())
-    if pad_to_multiple_of:
-        rounded = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
-        longest = max(longest, rounded if at_most is None else min(rounded, at_most))
-    real = np.arange(longest)[None, :] < lengths[:, None]  # (batch, length)
+    length = length_of_batch(int(lengths.max()), pad_to_multiple_of, at_most)
+    real = np.arange(length)[None, :] < lengths[:, None]  # (batch, length)
     if tokenizer.padding_side == "left":
         real = real[:, ::-1]
 

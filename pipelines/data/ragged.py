@@ -98,25 +98,44 @@ class Ragged(Sequence[list[int]]):
 
 
 def padded(
-    rows: Iterable[npt.ArrayLike], fill: int, on_the_left: bool = False
+    rows: Iterable[npt.ArrayLike],
+    fill: int,
+    on_the_left: bool = False,
+    pad_to_multiple_of: int | None = None,
+    at_most: int | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows, filled up with `fill` on the right or on the left, and 1 where they are real, both (rows, longest)."""
+    """The rows, filled up with `fill` on the right or on the left, and 1 where they are real, both (rows, length): as
+    long as the longest row, or as `length_of_batch` says."""
     arrays = [np.asarray(row, dtype=np.int64) for row in rows]
     lengths = np.fromiter((len(row) for row in arrays), dtype=np.int64, count=len(arrays))
-    real = np.arange(lengths.max(initial=0))[None, :] < lengths[:, None]
+    length = length_of_batch(int(lengths.max(initial=0)), pad_to_multiple_of, at_most)
+    real = np.arange(length)[None, :] < lengths[:, None]
     real = real[:, ::-1] if on_the_left else real
     ids = np.full(real.shape, fill, dtype=np.int64)
     ids[real] = np.concatenate(arrays)
     return ids, real.astype(np.int64, order="C")
 
 
+def length_of_batch(longest: int, pad_to_multiple_of: int | None = None, at_most: int | None = None) -> int:
+    """`longest`, or the next multiple of `pad_to_multiple_of`, or `at_most` where that is nearer."""
+    if not pad_to_multiple_of:
+        return longest
+    rounded = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+    return max(longest, rounded if at_most is None else min(rounded, at_most))
+
+
 def padded_tensors(
-    rows: Iterable[npt.ArrayLike], fill: int, on_the_left: bool = False, device: Any = "cpu"
+    rows: Iterable[npt.ArrayLike],
+    fill: int,
+    on_the_left: bool = False,
+    device: Any = "cpu",
+    pad_to_multiple_of: int | None = None,
+    at_most: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `padded` gives, on a device."""
     import torch
 
-    ids, real = padded(rows, fill, on_the_left)
+    ids, real = padded(rows, fill, on_the_left, pad_to_multiple_of, at_most)
     return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
 
 

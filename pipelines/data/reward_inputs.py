@@ -229,16 +229,20 @@ class RewardCollator:
     """The collator of single texts: rows filled up on the right."""
 
     pad_id: int
+    pad_to_multiple_of: int | None = None
+    """Rows are filled up to such a length, or to `at_most`: `data.encoding.few_lengths`."""
+    at_most: int | None = None
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> RewardCollator:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, **few: int) -> RewardCollator:
         """The collator for a tokenizer. Raises ModelError."""
-        return cls(padding_token(tokenizer))
+        return cls(padding_token(tokenizer), **few)
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and, where the model has segments, `token_type_ids`, all (batch, length)."""
-        ids, real = padded_tensors((each["input_ids"] for each in examples), self.pad_id)
+        few: dict[str, Any] = {"pad_to_multiple_of": self.pad_to_multiple_of, "at_most": self.at_most}
+        ids, real = padded_tensors((each["input_ids"] for each in examples), self.pad_id, **few)
         batch = {"input_ids": ids, "attention_mask": real}
         if "token_type_ids" in examples[0]:
-            batch["token_type_ids"], _ = padded_tensors((each["token_type_ids"] for each in examples), 0)
+            batch["token_type_ids"], _ = padded_tensors((each["token_type_ids"] for each in examples), 0, **few)
         return batch

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -126,24 +127,38 @@ def computed_in(states: Tensor) -> torch.dtype:
 
 
 def distributions_of(
-    model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor
+    model: nn.Module, inputs: dict[str, Tensor], wanted: Tensor, everywhere: bool = False
 ) -> tuple[ModelOutput, TokenDistributions]:
-    """(the model's outputs, what it says at the `wanted` positions). Where logits would be many they are not computed:
-    those of the outputs then have a vocabulary of none."""
+    """(the model's outputs, what it says at the `wanted` positions, or `everywhere`, one row after another). Where
+    logits would be many they are not computed: those of the outputs then have a vocabulary of none."""
     output = output_layer(model)
-    if (
-        output is None
-        or int(wanted.sum()) * output.out_features <= LOGITS_KEPT
-        or not output_is_last(model, inputs, wanted)
-    ):
+    asked = wanted.numel() if everywhere else int(wanted.sum())
+    if output is None or asked * output.out_features <= LOGITS_KEPT or not output_is_last(model, inputs, wanted):
+        if everywhere:
+            outputs = model(**inputs)
+            return outputs, TokenDistributions(token_logits(outputs).flatten(0, 1))
         outputs, logits = logits_of(model, inputs, wanted)
         return outputs, TokenDistributions(logits)
-    narrows = narrowing_is_exact(model, inputs, wanted)
+    narrows = not everywhere and narrowing_is_exact(model, inputs, wanted)
     with only_positions(model, wanted, inputs) if narrows else nullcontext(), silent(model) as read:
         outputs = model(**inputs)
     ((states, dtype),) = read
-    states = states.reshape(-1, states.shape[-1]) if narrows else states[wanted]
+    states = states.reshape(-1, states.shape[-1]) if narrows or everywhere else states[wanted]
     return outputs, TokenDistributions(states, output.weight, output.bias, dtype)
+
+
+_EVERYWHERE = ContextVar("everywhere", default=False)
+
+
+@contextmanager
+def asked_everywhere() -> Iterator[None]:
+    """Inside the `with` block `token_log_probabilities` asks every place of a batch, named or not: which places are
+    named is known on the GPU alone, and a step that is to be recorded must not wait for it."""
+    before = _EVERYWHERE.set(True)
+    try:
+        yield
+    finally:
+        _EVERYWHERE.reset(before)
 
 
 def output_layer(model: nn.Module) -> nn.Linear | None:
@@ -307,11 +322,14 @@ def token_log_probabilities(
     too, and `labels` of the shape of what the decoder reads. Other keys are left alone. `temperature` divides the
     logits, as sampling did.
     """
-    labels = inputs["labels"]
+    labels, everywhere = inputs["labels"], _EVERYWHERE.get()
     mask = labels != IGNORED
-    _, said = distributions_of(model, {name: inputs[name] for name in MODEL_INPUTS if name in inputs}, mask)
-    named, entropies = said.log_probabilities(labels[mask], temperature, with_entropies=with_entropy)
-    return TokenLogProbabilities(spread(named, mask), mask, None if entropies is None else spread(entropies, mask))
+    read = {name: inputs[name] for name in MODEL_INPUTS if name in inputs}
+    _, said = distributions_of(model, read, mask, everywhere)
+    asked = labels.clamp(min=0).flatten() if everywhere else labels[mask]
+    named, entropies = said.log_probabilities(asked, temperature, with_entropies=with_entropy)
+    place = without_others if everywhere else spread
+    return TokenLogProbabilities(place(named, mask), mask, None if entropies is None else place(entropies, mask))
 
 
 def log_probabilities_of(logits: Tensor, labels: Tensor) -> Tensor:
@@ -329,6 +347,11 @@ def entropies_of(logits: Tensor) -> Tensor:
 def spread(values: Tensor, mask: Tensor) -> Tensor:
     """`values` (named,) at the places of `mask` (rows, length), 0 elsewhere."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+def without_others(values: Tensor, mask: Tensor) -> Tensor:
+    """`values` of all places (rows * length,) where `mask` (rows, length) is true, 0 elsewhere."""
+    return torch.where(mask, values.view(mask.shape), 0.0)
 
 
 def sums(named: TokenLogProbabilities) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """A model's outputs for batches of examples, on all processes, each example seen once, with progress events.
 
 Examples are batched with others of their own length, the longest first, so that little is padded and a batch too large
-for the device fails at once. The batches do not depend on the number of processes: process r of n computes batches r,
+for the device fails at once. A GPU is handed as many tokens at a time as its longest batch has: what it waits for with
+short texts is the next batch. The batches do not depend on the number of processes: process r of n computes batches r,
 r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits. In fp32, whatever
 the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
 """
@@ -104,6 +105,7 @@ def forward(
     With `head_alone` it keeps nothing of the hidden states of the last layer.
     `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
     """
+    import torch
 
     from pipelines.models.read_places import text_alone
 
@@ -114,7 +116,8 @@ def forward(
             outputs = model(**given)
         return read(outputs, inputs)
 
-    return answers(model, examples.lengths.tolist(), answer, **running)
+    fills = torch.device(running.get("device", "cpu")).type != "cpu"
+    return answers(model, examples.lengths.tolist(), answer, fills=fills, **running)
 
 
 def answers(
@@ -122,6 +125,7 @@ def answers(
     lengths: list[int],
     answer: Callable[[list[int], torch.device | str], Sequence[Any] | NDArray[np.generic]],
     *,
+    fills: bool = False,
     world: World | None = None,
     gather: Callable[[Any], list[Any]] = lambda value: [value],
     device: torch.device | str = "cpu",
@@ -132,14 +136,15 @@ def answers(
     """What `answer(positions, device)` finds of each example, in the order of the examples, on every process.
 
     It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the
-    examples' tokens. Raises DataError without examples.
+    examples' tokens; with `fills` batches of shorter ones have more examples: see `batched_by_length`. Raises
+    DataError without examples.
     """
     import torch
 
     world = world or World()
     if not lengths:
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
-    batches = batched_by_length(lengths, batch_size)
+    batches = batched_by_length(lengths, batch_size, fills)
     model.to(device=device, dtype=torch.float32).eval()
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
@@ -166,10 +171,17 @@ def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wa
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def batched_by_length(lengths: list[int], batch_size: int) -> list[list[int]]:
-    """Positions in batches of similar length, the longest first; equal lengths stay in order."""
+def batched_by_length(lengths: list[int], batch_size: int, fills: bool = False) -> list[list[int]]:
+    """Positions in batches of similar length, the longest first; equal lengths stay in order. With `fills`, `batch_size`
+    is of the first batch, and the others have as many as leave them no larger when they are padded."""
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches, start, rows = [], 0, batch_size
+    while start < len(order):
+        if fills:
+            rows = max(batch_size, batch_size * lengths[order[0]] // max(1, lengths[order[start]]))
+        batches.append(order[start : start + rows])
+        start += rows
+    return batches
 
 
 EVERY = 0.5

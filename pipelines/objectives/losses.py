@@ -6,8 +6,8 @@ of items. Every loss here returns the sum; the loop divides by the count over al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,6 +119,9 @@ def regression_loss(
 
 TRAINING, EVALUATION = "train", "eval"
 
+Told = list[tuple[str, dict[str, Tensor]]]
+"""What a meter was told: while training or evaluating, (sum, count) of each name (2,)."""
+
 
 class Meter:
     """Means that a loss gives beside its sum: over the items since the last log, or over all while evaluating.
@@ -129,14 +132,38 @@ class Meter:
     def __init__(self) -> None:
         self.totals: dict[str, dict[str, Tensor]] = {TRAINING: {}, EVALUATION: {}}
         """(sum, count) of each name (2,)."""
+        self._held: Told | None = None
 
-    def add(self, training: bool, values: Mapping[str, Tensor]) -> None:
-        """Take in values of any shape, one entry an item; `training`: whether the model learns from them."""
-        totals = self.totals[TRAINING if training else EVALUATION]
+    def add(self, training: bool, values: Mapping[str, Tensor], items: Tensor | None = None) -> None:
+        """Take in values of any shape, one entry an item, or one where `items`, boolean and of the same shape, is true;
+        `training`: whether the model learns from them. Nothing here waits for a GPU."""
+        told = {}
         for name, value in values.items():
             exact = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
-            both = torch.stack([exact.sum(), exact.new_tensor(float(exact.numel()))])
-            totals[name] = totals[name] + both if name in totals else both
+            if items is None:
+                told[name] = torch.stack([exact.sum(), exact.new_full((), exact.numel())])
+            else:
+                told[name] = torch.stack([torch.where(items, exact, 0.0).sum(), items.sum().to(exact)])
+        self.take_in([(TRAINING if training else EVALUATION, told)])
+
+    def take_in(self, told: Told) -> None:
+        """Add what was told within `held`."""
+        if self._held is not None:
+            self._held.extend(told)
+            return
+        for which, sums in told:
+            totals = self.totals[which]
+            for name, both in sums.items():
+                totals[name] = totals[name] + both if name in totals else both.clone()
+
+    @contextmanager
+    def held(self) -> Iterator[Told]:
+        """Inside the `with` block what is told is kept apart, in a list of its own."""
+        before, self._held = self._held, []
+        try:
+            yield self._held
+        finally:
+            self._held = before
 
     def take(self, training: bool, gather: Callable[[Any], list[Any]] = lambda value: [value]) -> dict[str, float]:
         """The means over the items of every process since they were last taken. Called on every process."""

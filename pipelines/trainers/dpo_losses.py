@@ -129,10 +129,8 @@ def ipo(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
 
 def exo_pair(pairs: PairLikelihoods, arguments: DPOArguments) -> Tensor:
     """KL of the policy's choice between both answers to the smoothed label."""
-    logits, wrong = (
-        arguments.beta * pairs.difference,
-        torch.tensor(arguments.label_smoothing, device=pairs.chosen.device),
-    )
+    logits = arguments.beta * pairs.difference
+    wrong = logits.new_full((), arguments.label_smoothing)
     right, left = logsigmoid(logits), logsigmoid(-logits)
     return right.exp() * (right - torch.log1p(-wrong)) + left.exp() * (left - torch.log(wrong))
 

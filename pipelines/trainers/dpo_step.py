@@ -109,9 +109,7 @@ class PreferenceStep:
         """TRL's numbers: the implicit rewards of both answers, how far apart they are, and how often they are in
         order."""
         with torch.no_grad():
-            chosen, rejected = (
-                each.detach()[real] for each in implicit_rewards(pairs, self.arguments.beta, tuple(self.weights))
-            )
+            chosen, rejected = implicit_rewards(pairs, self.arguments.beta, tuple(self.weights))
             self.meter.add(
                 training,
                 {
@@ -119,9 +117,10 @@ class PreferenceStep:
                     "rewards/rejected": rejected,
                     "rewards/accuracies": (chosen > rejected).float(),
                     "rewards/margins": chosen - rejected,
-                    "logps/chosen": pairs.chosen.detach()[real],
-                    "logps/rejected": pairs.rejected.detach()[real],
+                    "logps/chosen": pairs.chosen,
+                    "logps/rejected": pairs.rejected,
                 },
+                real,
             )
 
 

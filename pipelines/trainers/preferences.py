@@ -261,6 +261,7 @@ def pairs_for(
     """(the pairs, their collator) for a model that names tokens; no row is longer than `longest` tokens. Raises
     DataError."""
     from pipelines.data.completions import padding_token, stops_of
+    from pipelines.data.encoding import few_lengths
     from pipelines.data.ragged import made_once
     from pipelines.models.checkpoint import start_token
     from pipelines.tasks.first_batch import tell_pairs
@@ -275,7 +276,10 @@ def pairs_for(
         return examples, tokenizer.chat_template
 
     examples, tokenizer.chat_template = made_once(context, "pairs", read)
-    return examples, PreferenceCollator(padding_token(tokenizer), start_token(model, tokenizer) if both else None)
+    pad = padding_token(tokenizer)
+    if both:
+        return examples, PreferenceCollator(pad, start_token(model, tokenizer))
+    return examples, PreferenceCollator(pad, **few_lengths(limit))
 
 
 def held_out_for(

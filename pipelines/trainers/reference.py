@@ -56,7 +56,8 @@ class FrozenCopy:
         """The copy."""
         device = next(policy.parameters()).device
         if not fsdp.is_sharded(policy):
-            self.model.to(device)
+            if next(self.model.parameters()).device != device:
+                self.model.to(device)
         elif not fsdp.is_sharded(self.model):
             fsdp.shard(self.model, device, torch.distributed.get_world_size())
         with torch.no_grad(), computed_in("no" if exact else self.precision, device):

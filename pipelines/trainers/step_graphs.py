@@ -8,7 +8,8 @@ that is decided by the step stay outside.
 
 A recording keeps what Python decided when it was made, and it must never wait for the device. It is made only where a
 stage says that its loss does the same for every batch of a shape, and after a rehearsal in which whatever waits is an
-error; a stage whose steps wait goes on as before. Gradients have places of their own that stay from step to step.
+error; a stage whose steps wait goes on as before. Gradients have places of their own that stay from step to step. What
+a loss tells a meter is recorded too, and added to it behind each replay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.errors import StageError
+from pipelines.models.log_probabilities import asked_everywhere
+from pipelines.objectives.losses import Meter, Told
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
 Batch = dict[str, Tensor]
 Passes = Callable[[Batch, Tensor | None], Tensor]
 """`passes(batch, items of the whole step) -> loss ()`, which adds to the gradients."""
-Replay = Callable[[], Tensor]
-Record = Callable[[Callable[[], Tensor]], Replay]
-"""Records what a function does; what it gives back does it again and returns the loss that the function returned."""
+Replay = Callable[[], tuple[Tensor, Told]]
+Record = Callable[[Replay], Replay]
+"""Records what a function does; what it gives back does it again and returns the loss, and what the meter was told, that
+the function returned."""
 
 SEEN = 2
 """How often a shape comes before it is recorded: shapes that come once or twice would only cost."""
@@ -72,15 +76,21 @@ class StepGraphs:
     """The recordings of one stage."""
 
     def __init__(
-        self, model: nn.Module, tell: Callable[[str], None] = lambda message: None, record: Record | None = None
+        self,
+        model: nn.Module,
+        tell: Callable[[str], None] = lambda message: None,
+        record: Record | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        """`tell` is handed that the first shape was recorded, or why none is."""
+        """`tell` is handed that the first shape was recorded, or why none is; `meter` is the one that the loss tells its
+        numbers."""
         self.learning = [each for each in model.parameters() if each.requires_grad]
         self.weights = sum(each.numel() for each in model.parameters())
         words = {id(each.weight): each.weight.numel() for each in model.modules() if isinstance(each, nn.Embedding)}
         self.weights -= sum(words.values())  # which are looked up, and not multiplied
         self.tell = tell
         self.record = record or Recorder()
+        self.meter = meter or Meter()
         self.places: dict[nn.Parameter, Tensor] = {}
         """Where gradients lie while recordings add to them."""
         self.seen: dict[object, int] = {}
@@ -94,6 +104,10 @@ class StepGraphs:
         """
         if self.stopped or not self._fits(batch):
             return passes(batch, items)
+        with asked_everywhere():  # the first steps of a shape too, so that all round alike
+            return self._loss(batch, items, passes, *beside)
+
+    def _loss(self, batch: Batch, items: Tensor | None, passes: Passes, *beside: object) -> Tensor:
         key = (*((name, each.shape, each.dtype) for name, each in batch.items()), items is None, *beside)
         recording = self.recordings.get(key)
         if recording is None:
@@ -112,7 +126,9 @@ class StepGraphs:
             place.copy_(batch[name], non_blocking=True)
         if items is not None and recording.items is not None:
             recording.items.copy_(items, non_blocking=True)
-        return recording.replay().clone()  # the next replay writes where this one did
+        loss, told = recording.replay()
+        self.meter.take_in(told)
+        return loss.clone()  # the next replay writes where this one did
 
     def _fits(self, batch: Mapping[str, Any]) -> bool:
         if not all(isinstance(each, Tensor) for each in batch.values()):
@@ -128,7 +144,7 @@ class StepGraphs:
         for weight in self.learning:
             weight.grad = None
         try:
-            with rehearsal():
+            with rehearsal(), self.meter.held():
                 passes(batch, items)
             reached = [weight for weight in self.learning if weight.grad is not None]
         except RuntimeError as error:
@@ -142,8 +158,13 @@ class StepGraphs:
         places = [(weight, self.places.setdefault(weight, torch.zeros_like(weight))) for weight in reached]
         for weight, place in places:
             weight.grad = place  # whose address is recorded
+
+        def work() -> tuple[Tensor, Told]:
+            with self.meter.held() as told:
+                return passes(batch, items), told
+
         try:
-            replay = self.record(lambda: passes(batch, items))
+            replay = self.record(work)
         except RuntimeError as error:
             raise StageError(
                 f"the steps of this model could not be recorded as a CUDA graph: {first_line(error)}; "
@@ -211,14 +232,14 @@ class Recorder:
     def __init__(self) -> None:
         self.pool: Any = None
 
-    def __call__(self, work: Callable[[], Tensor]) -> Replay:
+    def __call__(self, work: Replay) -> Replay:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            loss = work()
+            found = work()
         self.pool = self.pool or graph.pool()
 
-        def replay() -> Tensor:
+        def replay() -> tuple[Tensor, Told]:
             graph.replay()
-            return loss
+            return found
 
         return replay

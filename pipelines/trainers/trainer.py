@@ -267,7 +267,7 @@ def fit(
     every_stage.trainer = trainer
     trainer.rows = rows
     trainer.frozen = frozen
-    trainer.same_steps = same_steps and frozen is None and meter is None
+    trainer.same_steps = same_steps and frozen is None
     with nullcontext() if frozen is None else frozen.passing():
         trainer.train_stage(resume_from)
     if rows is not None:
@@ -339,7 +339,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
                 layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
         prepared = super()._prepare_for_training(*given, **keywords)
         if self.same_steps and self.halving is None and can_be_recorded(self.model, self.args, self.tuner):
-            self.graphs = StepGraphs(self.model, lambda message: self.context.events.emit("progress", message=message))
+            tell = lambda message: self.context.events.emit("progress", message=message)  # noqa: E731
+            self.graphs = StepGraphs(self.model, tell, meter=self.meter)
         return prepared
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:

@@ -194,6 +194,9 @@ class PreferenceCollator:
     pad_id: int
     start: int | None = None
     """The token that the decoder of an encoder-decoder begins with; None for decoders."""
+    pad_to_multiple_of: int | None = None
+    """Rows of decoders are filled up to such a length, or to `at_most`: `data.encoding.few_lengths`."""
+    at_most: int | None = None
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `labels` (2B, length), `pairs` (B,) of ones, and `margin` (B,) where
@@ -206,8 +209,9 @@ class PreferenceCollator:
 
         labels = [example[f"{side}_labels"] for side in SIDES for example in examples]
         if self.start is None:
-            ids, real = padded([example[side] for side in SIDES for example in examples], self.pad_id)
-            targets, _ = padded(labels, IGNORED)
+            few: dict[str, Any] = {"pad_to_multiple_of": self.pad_to_multiple_of, "at_most": self.at_most}
+            ids, real = padded([example[side] for side in SIDES for example in examples], self.pad_id, **few)
+            targets, _ = padded(labels, IGNORED, **few)
             named = np.concatenate([targets[:, 1:], np.full((len(targets), 1), IGNORED, dtype=np.int64)], axis=1)
             arrays = {"input_ids": ids, "attention_mask": real, "labels": named}
         else:

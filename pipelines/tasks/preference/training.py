@@ -183,6 +183,7 @@ class PreferenceTraining(TaskTraining):
         longest: int | None,
     ) -> PreparedReward:
         from pipelines.data.completions import stops_of
+        from pipelines.data.encoding import few_lengths
         from pipelines.data.ragged import made_once
         from pipelines.data.reward_inputs import RewardCollator
         from pipelines.objectives.losses import Meter
@@ -210,7 +211,7 @@ class PreferenceTraining(TaskTraining):
             centring=arguments.center_rewards_coefficient or 0.0,
             meter=meter,
         )
-        together = ScoredPairsCollator(RewardCollator.of(tokenizer))
+        together = ScoredPairsCollator(RewardCollator.of(tokenizer, **few_lengths(reading.max_length)))
         return PreparedReward(
             examples, together, loss, LABELS, score=pair_score, metric="accuracy", reading=reading, meter=meter
         )
@@ -264,10 +265,9 @@ def pair_loss(
     real = labels != IGNORED  # what only fills up a batch is no pair
     scores = torch.stack([chosen, rejected], dim=1)
     if meter is not None and model.training:
-        difference = (chosen - rejected).detach()[real]
-        meter.add(
-            True, {"accuracy": (difference > 0).float(), "margin": difference, "mean_reward": scores.detach()[real]}
-        )
+        difference = (chosen - rejected).detach()
+        meter.add(True, {"accuracy": (difference > 0).float(), "margin": difference}, real)
+        meter.add(True, {"mean_reward": scores}, real[:, None].expand_as(scores))
     return each.masked_fill(~real, 0.0).sum(), {"logits": scores}
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from pipelines.core.interfaces import Head
+from pipelines.models import log_probabilities
 from pipelines.models.log_probabilities import (
+    asked_everywhere,
     completion_log_probabilities,
     entropies_of,
     log_probabilities_of,
@@ -74,6 +77,26 @@ def test_encoder_decoders_token_by_token(model_type):
         slowly(model, ids, labels, attention_mask=mask, decoder_input_ids=written),
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("kept", [log_probabilities.LOGITS_KEPT, 0], ids=["logits", "chunks"])
+@pytest.mark.parametrize("model_type", ["gpt2", "t5"])
+def test_places_that_nobody_named_change_nothing(model_type, kept, monkeypatch):
+    monkeypatch.setattr(log_probabilities, "LOGITS_KEPT", kept)
+    both = model_type in ENCODER_DECODERS
+    ids, mask, labels = asked()
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    inputs |= {"decoder_input_ids": ids} if both else {}
+    found = []
+    for everywhere in (False, True):
+        model = tiny.build(model_type, SEQ2SEQ if both else CAUSAL, seed=0)
+        with asked_everywhere() if everywhere else nullcontext():
+            named = token_log_probabilities(model.eval(), inputs, temperature=0.7, with_entropy=True)
+        (named.log_probabilities * torch.arange(9)).sum().backward()
+        gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+        found.append((named.log_probabilities, named.entropies, torch.cat(gradients)))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
 
 
 @torch.no_grad()

@@ -10,6 +10,8 @@ import threading
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.events import EventLog, read_events
@@ -127,6 +129,15 @@ def test_progress_counts_examples_up_to_all(classifier, tokenizer, sentences):
 def test_batches_hold_every_position_once_and_are_stable():
     assert batched_by_length([3, 5, 3, 9], 2) == [[3, 1], [0, 2]]
     assert batched_by_length([], 2) == []
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9), st.booleans())
+def test_no_batch_is_larger_than_the_first(lengths, batch_size, fills):
+    batches = batched_by_length(lengths, batch_size, fills)
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    padded = [len(batch) * lengths[batch[0]] for batch in batches]
+    assert all(size <= batch_size * max(lengths) for size in padded)
+    assert all(len(batch) >= batch_size if fills else len(batch) == batch_size for batch in batches[:-1])
 
 
 def test_no_rows_are_an_error(classifier, tokenizer):

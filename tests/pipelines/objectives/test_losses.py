@@ -243,3 +243,24 @@ def test_gradients_are_not_kept():
     meter.add(True, {"margin": torch.ones(2, requires_grad=True) * 2})
     assert not meter.totals["train"]["margin"].requires_grad
     assert meter.take(True)["margin"] == pytest.approx(2.0)
+
+
+def test_only_items_are_counted():
+    values = {"margin": torch.tensor([1.0, float("nan"), 3.0]), "reward": torch.tensor([4.0, 5.0, 8.0])}
+    items, meter, chosen = torch.tensor([True, False, True]), Meter(), Meter()
+    meter.add(True, values, items)
+    chosen.add(True, {name: value[items] for name, value in values.items()})
+    assert meter.state() == chosen.state()
+    assert meter.take(True) == {"margin": 2.0, "reward": 6.0}
+
+
+def test_what_is_held_is_taken_in_later_and_more_than_once():
+    meter = Meter()
+    with meter.held() as told:
+        meter.add(True, {"margin": torch.tensor([1.0, 3.0])})
+    assert meter.state() == {}
+    for _ in range(2):
+        meter.take_in(told)
+    told[0][1]["margin"].zero_()  # as a replay writes to the same memory again
+    meter.take_in(told)
+    assert meter.state() == {"margin": [8.0, 4.0]}

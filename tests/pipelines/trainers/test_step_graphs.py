@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.core.errors import StageError
-from pipelines.core.interfaces import Context
-from pipelines.objectives.losses import classification_loss
+from pipelines.core.interfaces import Context, Head
+from pipelines.objectives.losses import Meter, Told, classification_loss
 from pipelines.trainers import step_graphs, trainer
-from pipelines.trainers.step_graphs import SEEN, StepGraphs, can_be_recorded
+from pipelines.trainers.dpo_settings import DPOArguments
+from pipelines.trainers.dpo_step import PreferenceStep
+from pipelines.trainers.reference import FrozenCopy
+from pipelines.trainers.step_graphs import SEEN, Replay, StepGraphs, can_be_recorded
 from tests import tiny
 from tests.pipelines.trainers.test_trainer import batch_of, examples
 
@@ -27,10 +30,10 @@ class Played:
     def __init__(self) -> None:
         self.recorded = self.replayed = 0
 
-    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def __call__(self, work: Replay) -> Replay:
         self.recorded += 1
 
-        def replay() -> Tensor:
+        def replay() -> tuple[Tensor, Told]:
             self.replayed += 1
             return work()
 
@@ -89,11 +92,53 @@ def test_replayed_steps_learn_what_launched_ones_learn(accumulated: int) -> None
     assert torch.equal(model.get_parameter("unread"), torch.ones(3))  # no gradient, so no weight decay
 
 
+def test_preferences_are_learnt_alike_and_told_alike() -> None:
+    """The reference is asked within the recorded step, and every place of a batch in place of the named ones."""
+    played, found = Played(), []
+    for recorded in (False, True):
+        policy, meter = tiny.build("gpt2", Head("causal_lm"), seed=0), Meter()
+        step = PreferenceStep({"sigmoid": 1.0}, DPOArguments(), FrozenCopy.of(policy), meter)
+        graphs = StepGraphs(policy, record=played, meter=meter) if recorded else None
+        optimizer, losses = torch.optim.SGD(policy.parameters(), lr=0.1), []
+
+        def learn(given: dict[str, Tensor], items: Tensor | None, step: Any = step, policy: Any = policy) -> Tensor:
+            loss = step(policy, given)[0].sum()
+            loss.backward()
+            return loss.detach()
+
+        for number in range(8):
+            given = pairs_of(number)
+            losses.append(learn(given, None) if graphs is None else graphs.loss(given, None, learn))
+            optimizer.step()
+            policy.zero_grad()
+        found.append((torch.stack(losses), meter.take(True), policy))
+    assert (played.recorded, played.replayed) == (2, 8 - 2 * SEEN)
+    (losses, told, plain), (others, also_told, policy) = found
+    assert torch.allclose(losses, others, rtol=1e-5)
+    assert told == pytest.approx(also_told, rel=1e-4)
+    for name, weight in plain.named_parameters():
+        assert torch.allclose(weight, policy.get_parameter(name), atol=1e-5), name
+
+
+def pairs_of(number: int) -> dict[str, Tensor]:
+    """Two pairs, the second of which only fills the batch up; of two lengths in turn."""
+    length, generator = 6 + number % 2, torch.Generator().manual_seed(number)
+    ids = torch.randint(5, 40, (4, length), generator=generator)
+    labels = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
+    labels[:, :2] = -100
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": labels,
+        "pairs": torch.tensor([1, -100]),
+    }
+
+
 def test_losses_stay_what_they_were_when_the_next_step_is_replayed() -> None:
     place = torch.zeros(())
 
-    def record(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        return lambda: place.copy_(work())  # as a graph writes it to the same memory again
+    def record(work: Replay) -> Replay:
+        return lambda: (place.copy_(work()[0]), [])  # as a graph writes it to the same memory again
 
     model = Model()
     graphs = StepGraphs(model, record=record)
@@ -139,7 +184,7 @@ def test_steps_that_wait_are_launched_as_before(error: str, monkeypatch: pytest.
 
 
 def test_what_cannot_be_recorded_says_what_to_do() -> None:
-    def record(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def record(work: Replay) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might …")
 
     model = Model()

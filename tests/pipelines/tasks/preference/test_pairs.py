@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,6 +143,17 @@ def test_a_batch_is_the_chosen_rows_and_then_the_rejected_ones():
         assert (named[len(alone) - 1 :] == IGNORED).all()
     assert batch["pairs"].tolist() == [1, 1]
     assert batch["margin"].tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(("at_most", "length"), [(40, 8), (7, 7), (5, 6)])
+def test_a_batch_can_be_as_long_as_a_multiple(at_most, length):
+    pairs = encode_preferences(tiny.tokenizer(), rows(("the cat", " runs", " sleeps on it")), 40)
+    short = PreferenceCollator(0)([pairs[0]])
+    batch = PreferenceCollator(0, pad_to_multiple_of=8, at_most=at_most)([pairs[0]])
+    for name, filled in (("input_ids", 0), ("attention_mask", 0), ("labels", IGNORED)):
+        assert batch[name].shape == (2, length)
+        assert torch.equal(batch[name][:, :6], short[name])
+        assert (batch[name][:, 6:] == filled).all()
 
 
 def test_an_encoder_decoder_reads_the_prompt_once_a_side_and_writes_the_answer():
