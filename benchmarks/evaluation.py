@@ -33,7 +33,7 @@ from pipelines.data.encoding import collate, encode
 from pipelines.models.opening import auto_class, head_settings
 from pipelines.models.predict import _logits, device, forward
 from pipelines.tasks.multiple_choice.evaluation import _logits as option_logits
-from pipelines.tasks.multiple_choice.shared_articles import articles_of, read_articles
+from pipelines.tasks.multiple_choice.shared_articles import articles_of, pays, read_articles
 from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 
 TASKS_READ = ("glue/sst2", "glue/mrpc", "glue/rte")
@@ -158,6 +158,9 @@ def articles_once(rounds: int, rows: int) -> None:
     given = TASKS.load("race/middle").rows("validation", max(4, rows // 8))
     examples = encode_choices(words, given, min(ARTICLE_LENGTH, opened.config.max_position_embeddings))
     articles = articles_of(given.texts, examples)
+    if not pays(articles, opened, device=device(), batch_size=BATCH):
+        print("this model is too small for a GPU to gain by articles that are read once: Finery reads each sequence")
+        return
     whole, expected = seconds(
         lambda: np.stack(
             forward(

@@ -34,7 +34,7 @@ PROGRAMS: dict[str, list[str]] = {
     "fine-tuning-mini": ["fine_tuning.py", "--rounds", "1", "--steps", "100", "500"],
     "dpo": ["dpo_step.py", "--gpu", "--rounds", "1", "--steps", "50", "500"],
     "ppo": ["ppo_step.py", "--gpu", "--rounds", "1", "--steps", "8"],
-    "evaluation": ["evaluation.py", "--rounds", "3", "--rows", "500"],
+    "evaluation": ["evaluation.py", "--rounds", "5", "--rows", "872"],
     "masked-lm": [*STEPS, "--objective", "masked_lm", "--steps", "100", "200"],
     "causal-lm-compiled": [*STEPS, "--objective", "causal_lm", "--steps", "40", "120", "--compile"],
     "masked-lm-compiled": [*STEPS, "--objective", "masked_lm", "--steps", "40", "120", "--compile"],

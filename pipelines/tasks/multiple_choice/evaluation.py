@@ -183,7 +183,7 @@ def _by_article(
     if len(rows) == 0 or examples.token_type_ids is not None or not can_share(request.model):
         return None
     articles = articles_of(rows.texts, examples)
-    if not pays(articles):
+    if not pays(articles, request.model, **running):
         return None
     logits, shares = read_articles(request.model, articles, rows.choices, padding_token(request.tokenizer), **running)
     whole = sum(len(sequence) for question in examples.input_ids for sequence in question)

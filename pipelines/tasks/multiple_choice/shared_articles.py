@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 LEAST = 16
 """Tokens that sequences must have in common for it to pay."""
+LEAST_OPERATIONS = {"no": 1e12, "bf16": 8e12}
+"""Of a batch of whole sequences on a GPU, 2 for each weight and token, for it to pay: a smaller one takes the processor
+longer to launch than the GPU to compute, and what is shared is launched twice (docs/performance-gpu.md)."""
 TOLERANCE = {"no": 1e-4, "bf16": 3e-2}
 """By which the first batch may differ from what the plain way gives, for each unit and for the first."""
 
@@ -74,9 +77,18 @@ def _common(sequences: Sequence[NDArray[np.int32]]) -> int:
     return min(shortest - 1, int(same.argmin()) if not same.all() else shortest)
 
 
-def pays(articles: Sequence[Article]) -> bool:
-    """Whether less is read."""
-    return sum(len(each.prefix) for each in articles) >= LEAST * len(articles)
+def pays(articles: Sequence[Article], model: PreTrainedModel, **running: Unpack[InferenceOptions]) -> bool:
+    """Whether less is read, and a GPU has more to do than to wait for the next batch."""
+    import torch
+
+    if sum(len(each.prefix) for each in articles) < LEAST * len(articles):
+        return False
+    if torch.device(running.get("device", "cpu")).type == "cpu":
+        return True
+    sequences = sum(len(each.rest) for each in articles)
+    tokens = sum(each.tokens + (len(each.rest) - 1) * len(each.prefix) for each in articles)
+    operations = 2 * model.num_parameters(exclude_embeddings=True) * tokens / sequences * running.get("batch_size", 32)
+    return bool(operations >= LEAST_OPERATIONS[running.get("precision", "no")])
 
 
 def read_articles(

@@ -65,7 +65,7 @@ def test_the_logits_are_the_same(words):
     examples = without_segments(encode_choices(tiny.tokenizer(), given, 44))
     articles = articles_of(given.texts, examples)
     assert can_share(model)
-    assert pays(articles)
+    assert pays(articles, model)
     assert len({len(each.prefix) for each in articles}) == 3  # so that prefixes are filled up in a batch
     for batch_size in (1, 64):
         found, shared = read_articles(model, articles, 4, tiny.tokenizer().pad_token_id, batch_size=batch_size)
@@ -107,6 +107,20 @@ def test_a_model_that_goes_on_otherwise_is_read_the_plain_way(monkeypatch):
     found, shared = read_articles(model, articles, 4, 0, batch_size=1)
     assert not shared
     np.testing.assert_allclose(np.stack(found), plainly(model, examples), atol=1e-5)
+
+
+def test_a_gpu_shares_articles_where_it_has_more_to_do_than_to_wait(monkeypatch):
+    model, given = decoder(), rows()
+    examples = without_segments(encode_choices(tiny.tokenizer(), given, 44))
+    articles = articles_of(given.texts, examples)
+    whole = sum(len(sequence) for question in examples.input_ids for sequence in question)
+    sequences = sum(map(len, examples.input_ids))
+    exact = 2 * model.num_parameters(exclude_embeddings=True) * 32 * whole / sequences
+    for least, expected in ((exact * 0.99, True), (exact * 1.01, False)):
+        monkeypatch.setattr(shared_articles, "LEAST_OPERATIONS", {"no": least, "bf16": 0.0})
+        assert pays(articles, model, device="cuda") == expected
+        assert pays(articles, model, device="cuda", precision="bf16")
+        assert pays(articles, model, device="cpu")
 
 
 @pytest.mark.parametrize("family", ["encoder", "encoder-decoder"])
