@@ -172,8 +172,8 @@ def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wa
 
 
 def batched_by_length(lengths: list[int], batch_size: int, fills: bool = False) -> list[list[int]]:
-    """Positions in batches of similar length, the longest first; equal lengths stay in order. With `fills`, `batch_size`
-    is of the first batch, and the others have as many as leave them no larger when they are padded."""
+    """Positions in batches of similar length, the longest first; equal lengths stay in order. With `fills`, the first
+    batch has `batch_size`, and the others as many as leave them no larger when they are padded."""
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     batches, start, rows = [], 0, batch_size
     while start < len(order):

@@ -38,8 +38,8 @@ Passes = Callable[[Batch, Tensor | None], Tensor]
 """`passes(batch, items of the whole step) -> loss ()`, which adds to the gradients."""
 Replay = Callable[[], tuple[Tensor, Told]]
 Record = Callable[[Replay], Replay]
-"""Records what a function does; what it gives back does it again and returns the loss, and what the meter was told, that
-the function returned."""
+"""Records what a function does; what it gives back does it again and returns the loss that the function returned, and
+what the meter was told."""
 
 SEEN = 2
 """How often a shape comes before it is recorded: shapes that come once or twice would only cost."""
@@ -82,8 +82,8 @@ class StepGraphs:
         record: Record | None = None,
         meter: Meter | None = None,
     ) -> None:
-        """`tell` is handed that the first shape was recorded, or why none is; `meter` is the one that the loss tells its
-        numbers."""
+        """`tell` is handed that the first shape was recorded, or why none is; `meter` is the one that the loss tells
+        its numbers."""
         self.learning = [each for each in model.parameters() if each.requires_grad]
         self.weights = sum(each.numel() for each in model.parameters())
         words = {id(each.weight): each.weight.numel() for each in model.modules() if isinstance(each, nn.Embedding)}
