@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,18 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, remembered in this process while its size and time of change stay the same."""
+    about = path.stat()
+    return _sha256(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: Path, size: int, changed: int) -> str:
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def remove_unfinished(folder: Path) -> list[Path]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 
+from pipelines.core.files import sha256_of
 from pipelines.core.model_abilities import abilities_of
 
 METHODS = ("LORA", "IA3", "FINERY_BOTTLENECK")
@@ -67,16 +67,7 @@ def shared_base(folder: Path) -> str | None:
         digest = hashlib.sha256(f"{abilities.kind} {method}".encode())
         for path in sorted((folder / BASE).rglob("*")):
             if path.is_file() and not path.name.endswith(LEFT_OUT):
-                about = path.stat()
-                content = _sha256(str(path.resolve()), about.st_size, about.st_mtime_ns)
-                digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+                digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path.resolve())}\n".encode())
     except (OSError, ValueError, AttributeError):
         return None
     return digest.hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def _sha256(path: str, size: int, changed: int) -> str:
-    """Of a file, read once while its size and time of change stay the same."""
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -13,13 +13,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipelines.core.errors import DataError
-from pipelines.core.files import home, read_json, write_json
+from pipelines.core.files import home, read_json, sha256_of, write_json
 from pipelines.core.registry import SOURCES, nearest
 
 if TYPE_CHECKING:
@@ -124,14 +123,14 @@ def file_hash(file: Path) -> str:
     try:
         about = file.stat()
         if about.st_size < REMEMBERED:
-            return _file_hash(file, about.st_size, about.st_mtime_ns)
+            return sha256_of(file)
         name = hashlib.sha256(f"{file.resolve()}\n{about.st_dev} {about.st_ino}".encode()).hexdigest()[:32]
         place = home() / "data" / "hashes" / f"{name}.json"
         stamp = [about.st_size, about.st_mtime_ns]
         kept = read_json(place)
         if kept.get("stamp") == stamp:
             return str(kept["sha256"])
-        made = _file_hash(file, about.st_size, about.st_mtime_ns)
+        made = sha256_of(file)
         if time.time_ns() - about.st_mtime_ns > SETTLED:
             with suppress(OSError):  # a folder that may not be written to costs time and nothing else
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +138,3 @@ def file_hash(file: Path) -> str:
         return made
     except OSError as error:
         raise DataError(f"{file} could not be read: {error.strerror}") from None
-
-
-@lru_cache(maxsize=4096)
-def _file_hash(file: Path, size: int, changed: int) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,4 +1,5 @@
-"""What tells two checkpoints apart: the bytes of a folder, or the commit of a Hub repository.
+"""What tells two checkpoints apart: the bytes of a folder, or the commit of a Hub repository; of an adapter those of
+its base too.
 
 The commit is asked for with the token of whoever runs, each time: what was made of a repository before, and lies in a
 cache, is nobody's who may not read that repository now.
@@ -13,6 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from pipelines.core.errors import DataError
+from pipelines.core.files import read_json
+from pipelines.core.shared_bases import SETTINGS, base_of
 from pipelines.data.sources import file_hash
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -20,15 +23,28 @@ REFUSED = (401, 403, 404)
 
 
 def checkpoint_content(source: str, revision: str | None = None) -> str:
-    """A hash over the names and bytes of a folder's files, or the name and commit of a Hub repository. Raises
-    DataError."""
-    folder = Path(source)
-    if not folder.is_dir():
-        return f"{source}@{commit_of(source, revision) or revision or 'main'}"
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return hashlib.sha256(
-        "\n".join(f"{path.relative_to(folder)} {file_hash(path)}" for path in files).encode()
-    ).hexdigest()
+    """A hash over the names and bytes of a folder's files, or the name and commit of a Hub repository; behind that of
+    an adapter its base's, wherever that lies. Raises DataError."""
+    parts: list[str] = []
+    passed: list[Path] = []
+    base: str | None = source
+    while base is not None:
+        folder = Path(base)
+        if not folder.is_dir():
+            parts.append(f"{base}@{commit_of(base, revision) or revision or 'main'}")
+            break
+        if folder.resolve() in passed:
+            break
+        passed.append(folder.resolve())
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        told = "\n".join(f"{path.relative_to(folder)} {file_hash(path)}" for path in files)
+        parts.append(hashlib.sha256(told.encode()).hexdigest())
+        try:
+            base = base_of(folder)
+        except (OSError, ValueError):  # opening it says what is wrong
+            break
+        revision = read_json(folder / SETTINGS).get("revision") if base is not None else None
+    return " on ".join(parts)
 
 
 def commit_of(source: str, revision: str | None = None) -> str | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pipelines.core import model_types, registry
 from pipelines.core.config import Block
+from pipelines.core.files import sha256_of
 from pipelines.core.registry import REGISTRIES
 
 AROUND = {"core", "runs"}
@@ -174,7 +175,7 @@ def _parsed(module: str, origin: Path, package: str, size: int, changed: int) ->
     if LOOKED_UP.search(source):
         used |= {module for node in ast.walk(tree) if isinstance(node, ast.Call) for module in _loaded(node)}
     counted = tuple(sorted(name for name in used if counts(name) and _exists(name)))
-    texts = [hash_file(path) for path in sorted(origin.parent.glob("templates/*"))] if package == module else []
+    texts = [sha256_of(path) for path in sorted(origin.parent.glob("templates/*"))] if package == module else []
     return digest([hashlib.sha256(ast.dump(tree).encode()).hexdigest(), *texts]), counted
 
 
@@ -234,21 +235,3 @@ def _exists(name: str) -> bool:
         return _spec(name) is not None
     except (ImportError, AttributeError, ValueError):
         return False
-
-
-def hash_folder(folder: Path) -> str:
-    """Content hash of a folder: names and bytes of its files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return digest([[str(path.relative_to(folder)), hash_file(path)] for path in files])
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes; remembered while path, size and time of change stay the same."""
-    status = path.stat()
-    return _hash_file(path, status.st_size, status.st_mtime_ns)
-
-
-@cache
-def _hash_file(path: Path, size: int, changed: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -42,7 +42,7 @@ from pipelines.core.shared_bases import base_of
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.data import stage_files
 from pipelines.models import stage_models, tokenizer
-from pipelines.models.checkpoint_content import commit_of
+from pipelines.models.checkpoint_content import checkpoint_content, commit_of
 from pipelines.models.stage_models import StageModels
 from pipelines.runs import distributed, fingerprints, hardware
 from pipelines.runs.distributed import hosts
@@ -202,7 +202,7 @@ class RecipeRun:
             revision = start.revision if start is not None else _commit(source, None)
             identity: dict[str, Any] = {
                 "pretrained": source,
-                "content": _folder_content(source, revision),
+                "content": checkpoint_content(source, revision),
                 "segments": self.segments,
             }
             if start is not None and start.trust_remote_code:
@@ -361,7 +361,7 @@ class RecipeRun:
         model = self.start
         if model.checkpoint is not None:
             code = {"trust_remote_code": True} if model.trust_remote_code else {}
-            return fingerprints.digest({"checkpoint": _folder_content(model.checkpoint, model.revision), **code})
+            return fingerprints.digest({"checkpoint": checkpoint_content(model.checkpoint, model.revision), **code})
         return fingerprints.digest({"architecture": self.recipe.model.shape()})
 
     def _run_stage(self, stage: Stage, attempt: Path, fingerprint: str) -> None:
@@ -476,12 +476,6 @@ def _commit(source: str, revision: str | None) -> str | None:
     """The commit of a Hub repository, where it can be told; asked for by every run, with its own token. Raises
     DataError."""
     return revision if Path(source).is_dir() else commit_of(source, revision) or revision
-
-
-def _folder_content(source: str, revision: str | None) -> str:
-    """What tells two checkpoints apart: the bytes of a folder, or the name and commit of a Hub repository."""
-    path = Path(source)
-    return fingerprints.hash_folder(path) if path.is_dir() else f"{source}@{revision or 'main'}"
 
 
 def working_folder(run_folder: Path) -> Path:

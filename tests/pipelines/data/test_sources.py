@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.core import files
 from pipelines.core.errors import DataError
 from pipelines.data import sources
 from pipelines.data.sources import FileSource, file_hash
@@ -120,7 +121,7 @@ def test_a_large_file_is_read_once_for_its_hash_by_all_processes(
     first = file_hash(file)
 
     def another_process() -> list[Any]:
-        sources._file_hash.cache_clear()
+        files._sha256.cache_clear()
         read: list[Any] = []
         monkeypatch.setattr(hashlib, "file_digest", lambda content, _: read.append(content.name) or hashlib.sha256())
         return read
