@@ -337,11 +337,14 @@ class MainProcess:
     """The main process, as the others wait for it before they meet: as long as it gives signs of life.
 
     It may work alone for longer than any time-out, such as when it scores completions or tokenises for all. `seconds`
-    without a sign of life, which `Heartbeat` leaves in the run folder, are too many.
+    without a sign of life, which `Heartbeat` leaves in the run folder, are too many; a few beats that are missing are,
+    where this process has been asked to stop, as it is by torchrun when another one has died.
     """
 
-    def __init__(self, world: World, run_folder: Path, seconds: float = TIMEOUT) -> None:
-        self.world, self.seconds = world, seconds
+    def __init__(
+        self, world: World, run_folder: Path, seconds: float = TIMEOUT, stop: StopSignal | None = None
+    ) -> None:
+        self.world, self.seconds, self.stop = world, seconds, stop or StopSignal()
         self._alive = run_folder / Heartbeat.FOLDER / "0"
         self._meetings = 0
 
@@ -362,8 +365,10 @@ class MainProcess:
             now = time.monotonic()
             if beat != (beat := self._beat()):
                 changed = now
-            elif now - changed > max(self.seconds, 3 * Heartbeat.SECONDS):
-                raise RuntimeError("timed out waiting for rank 0")
+            else:
+                few = 3 * Heartbeat.SECONDS
+                if now - changed > (few if self.stop.requested and beat is not None else max(self.seconds, few)):
+                    raise RuntimeError("timed out waiting for rank 0")
             time.sleep(min(POLL_SECONDS, (now - began) / 10))
 
     def _beat(self) -> int | None:

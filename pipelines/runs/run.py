@@ -381,7 +381,7 @@ class RecipeRun:
         """Everything a stage is given."""
         stage_files.use(self.folders)
         world = world or World()
-        main = distributed.MainProcess(world, self.place.folder, distributed.timeout(stage))
+        main = distributed.MainProcess(world, self.place.folder, distributed.timeout(stage), self.stop)
         barrier = distributed.barrier(main)
         models = StageModels(self.recipe, stage, self.start, self.folders, self.precision, world, barrier)
         return Context(

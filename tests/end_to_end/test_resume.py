@@ -205,9 +205,10 @@ def wait_for(run: Path, sign: Callable[[dict[str, Any]], bool], child: subproces
     """Wait until an event shows the `sign`."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
+        ended = child.poll() is not None  # asked first: what it wrote before that is read
         if any(sign(event) for event in read_events(run / "events.jsonl")):
             return
-        assert child.poll() is None, child.stderr.read().decode() if child.stderr else ""
+        assert not ended, child.stderr.read().decode() if child.stderr else ""
         time.sleep(0.02)
     raise AssertionError("the sign never came")
 

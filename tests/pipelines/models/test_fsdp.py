@@ -227,12 +227,13 @@ DIVIDED_REWARDS = """
 import sys
 import torch
 import torch.distributed
+from pathlib import Path
 from types import SimpleNamespace
 from pipelines.core.interfaces import World
 from pipelines.models import fsdp, opening
 from pipelines.rewards import reward
 from pipelines.rewards.classifier import Classifier
-from pipelines.runs.distributed import gather
+from pipelines.runs.distributed import MainProcess, gather
 from transformers import AutoTokenizer
 rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -250,7 +251,7 @@ texts = tuple(column[rank:] + column[:rank] for column in texts)  # each process
 found = {}
 for profile in ("ddp", "fsdp2"):
     world = World(rank, 2, profile)
-    context = SimpleNamespace(world=world, gather=gather(world), open_model=open_model, open_tokenizer=open_tokenizer)
+    context = SimpleNamespace(world=world, gather=gather(MainProcess(world, Path(folder))), open_model=open_model, open_tokenizer=open_tokenizer)
     block = Classifier.model_validate({"checkpoint": folder, "label": "yes", "output": "logit", "max_length": 16})
     scorer = block.open(context)
     found[profile] = scorer(*texts)
@@ -278,19 +279,20 @@ import sys
 import psutil
 import torch
 import torch.distributed
+from pathlib import Path
 from types import SimpleNamespace
 from transformers import BertConfig, BertForSequenceClassification
 from pipelines.core.interfaces import Head, World
 from pipelines.models import opening
 from pipelines.models.open_once import open_once
-from pipelines.runs.distributed import gather
+from pipelines.runs.distributed import MainProcess, gather
 from pipelines.models import fsdp
 rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 world, head = World(rank, 2, "fsdp2"), Head("sequence_classification", ("bad", "good"))
 opening.open_folder(folder, head, 3)  # libraries and caches are there, whoever opens
 before = psutil.Process().memory_full_info().uss
-context = SimpleNamespace(world=world, gather=gather(world))
+context = SimpleNamespace(world=world, gather=gather(MainProcess(world, Path(folder))))
 model = open_once(context, head, lambda: opening.open_folder(folder, head, 3))
 opened = psutil.Process().memory_full_info().uss - before
 weights = list(model.parameters())

@@ -34,7 +34,7 @@ from pipelines.core.interfaces import World
 from pipelines.core.load import loads
 from pipelines.core.signals import StopSignal
 from pipelines.runs import distributed, hardware
-from pipelines.runs.distributed import MainProcess, barrier, gather
+from pipelines.runs.distributed import Heartbeat, MainProcess, barrier, gather
 from pipelines.runs.run import run
 from pipelines.runs.workspace import StageStore
 from service.attempts.watching import outcome_of
@@ -332,6 +332,22 @@ def test_one_process_waits_for_nobody() -> None:
     main = MainProcess(World(), Path())
     barrier(main)()
     assert gather(main)({"a": 1}) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_main_process_that_died_is_not_waited_for_by_one_that_is_to_stop(
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed import distributed_c10d
+
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: SimpleNamespace(check=lambda keys: False))
+    monkeypatch.setattr(Heartbeat, "SECONDS", 0.05)
+    (tmp_path / Heartbeat.FOLDER).mkdir()
+    (tmp_path / Heartbeat.FOLDER / "0").touch()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="waiting for rank 0"):
+        MainProcess(World(1, 2), tmp_path, 100 if asked else 1.0, StopSignal(asked)).wait()
+    assert (time.monotonic() - began < 1.0) == asked
 
 
 PROGRAM = """

@@ -212,7 +212,7 @@ def test_the_ballast_is_given_up_once_and_made_again(tmp_path, monkeypatch):
 
 
 FULL_DISK = """
-import http.client, json, os, signal, subprocess, sys
+import http.client, json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 home = Path(sys.argv[1]) / "home"
@@ -258,6 +258,7 @@ try:
     found["write"] = sorted({ask(place, "PUT", f"/api/v1/projects/p{number}", {"weight": 2}) for number in range(200)})[-1]
     for path in Path(sys.argv[1]).glob("fill-*"):
         path.unlink()
+    time.sleep(1.1)  # whether the database can be written is told again for a second
     found["freed"] = [ask(place, "GET", "/readyz"), ask(place, "PUT", "/api/v1/projects/free", {"weight": 2}), ask(place, "POST", "/api/v1/validate", {"recipe": recipe})]
 finally:
     process.send_signal(signal.SIGTERM)
