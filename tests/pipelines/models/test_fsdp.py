@@ -335,7 +335,7 @@ from pipelines.models import fsdp
 from pipelines.trainers.sharding import write_optimizer
 rank, port, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-words = dict(hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_hidden_layers=16)
+words = dict(hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_hidden_layers=32)
 model, world = BertForSequenceClassification(BertConfig(vocab_size=40_000, **words)), World(rank, 2, "fsdp2")
 sizes = [4 * each.numel() for each in model.parameters()]
 whole, largest = sum(sizes), max(sizes)
@@ -363,13 +363,15 @@ def save():
             model.save_pretrained(folder)
 
 saving, writing = most(save), most(lambda: write_optimizer(optimizer, folder, world))
-assert saving < (0 if rank else whole) + 2.5 * largest, (rank, saving, whole, largest)
-assert writing < 2.5 * largest, (rank, writing, largest)
+assert 5 * largest < whole, (whole, largest)
+assert saving < (0 if rank else whole) + 3.5 * largest, (rank, saving, whole, largest)
+assert writing < 3.5 * largest, (rank, writing, largest)
 torch.distributed.destroy_process_group()
 """
 
 
 @pytest.mark.long
 def test_saving_takes_one_whole_model_on_the_first_process_and_a_weight_at_a_time_on_others(tmp_path: Path) -> None:
-    """Of a model of 286 MB whose largest weight has 82, gathering which takes it twice."""
+    """Of a model of 488 MB whose largest weight has 82, gathering which takes it twice, and once more where the other
+    process is late to take its part."""
     on_two_processes(SAVED, tmp_path)
