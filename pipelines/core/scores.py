@@ -83,13 +83,14 @@ def smaller_is_better(metric: str | None) -> bool:
     """Whether a small value of a figure is a good one: a score's, a guesser's or another model's beside it, a loss."""
     score = (metric or "").removesuffix("_against")
     score = next((score.removeprefix(f"{peer}_") for peer in PEERS if score.startswith(f"{peer}_")), score)
-    return score == "loss" or score.endswith("_loss") or _falls(score, tuple(METRICS))
+    return score == "loss" or score.endswith("_loss") or _falls(score, tuple(METRICS.items()))
 
 
 @lru_cache(maxsize=1024)
-def _falls(score: str, metrics: tuple[str, ...]) -> bool:
-    """Whether a score becomes smaller as a model improves: as its metric says, and by name where it is of none."""
-    metric = _metric_of(score, (), metrics)
+def _falls(score: str, entries: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a score becomes smaller as a model improves: as its metric among the entries of METRICS says, and by name
+    where it is of none."""
+    metric = _metric_of(score, (), dict(entries))
     if metric is None:
         return score in SMALLER_IS_BETTER
     described = METRICS.load(metric)
