@@ -31,7 +31,8 @@ def checkpoint_content(source: str, revision: str | None = None) -> str:
     while base is not None:
         folder = Path(base)
         if not folder.is_dir():
-            parts.append(f"{base}@{commit_of(base, revision) or revision or 'main'}")
+            exact = COMMIT.fullmatch(revision or "") is not None  # whoever found it out has asked
+            parts.append(f"{base}@{(not exact and commit_of(base, revision)) or revision or 'main'}")
             break
         if folder.resolve() in passed:
             break

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from pipelines.models import checkpoint_content as module
 from pipelines.models.checkpoint_content import checkpoint_content
 
 
@@ -41,3 +44,8 @@ def test_an_adapter_is_told_by_its_base_too(tmp_path: Path) -> None:
 def test_a_hub_name_is_told_by_its_revision() -> None:
     assert checkpoint_content("owner/name") == "owner/name@main"
     assert checkpoint_content("owner/name", "abc") == "owner/name@abc"
+
+
+def test_a_commit_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "commit_of", lambda source, revision: pytest.fail("asked"))
+    assert checkpoint_content("owner/name", "a" * 40) == f"owner/name@{'a' * 40}"
