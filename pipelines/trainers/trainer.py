@@ -339,8 +339,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
                 layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
         prepared = super()._prepare_for_training(*given, **keywords)
         if self.same_steps and self.halving is None and can_be_recorded(self.model, self.args, self.tuner):
-            tell = lambda message: self.context.events.emit("progress", message=message)  # noqa: E731
-            self.graphs = StepGraphs(self.model, tell, meter=self.meter)
+            self.graphs = StepGraphs(self.model, self._tell_graphs, meter=self.meter)
         return prepared
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
@@ -431,6 +430,9 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         step = super().passes
         parts = self.current_gradient_accumulation_steps
         return self.graphs.loss(inputs, num_items_in_batch, lambda *given: step(model, *given), parts)
+
+    def _tell_graphs(self, message: str) -> None:
+        self.context.events.emit("progress", message=message)
 
     def _tell_halved(self, parts: int) -> None:
         each = -(-self.args.train_batch_size // parts)
