@@ -365,13 +365,13 @@ def save():
 saving, writing = most(save), most(lambda: write_optimizer(optimizer, folder, world))
 assert 5 * largest < whole, (whole, largest)
 assert saving < (0 if rank else whole) + 3.5 * largest, (rank, saving, whole, largest)
-assert writing < 2.5 * largest, (rank, writing, largest)
+assert writing < 3.5 * largest, (rank, writing, largest)
 torch.distributed.destroy_process_group()
 """
 
 
 @pytest.mark.long
 def test_saving_takes_one_whole_model_on_the_first_process_and_a_weight_at_a_time_on_others(tmp_path: Path) -> None:
-    """Of a model of 488 MB whose largest weight has 82, gathering which takes it twice, and once more where the other
-    process is late to take its part."""
+    """Of a model of 488 MB whose largest weight has 82, gathering which takes it twice, and once more where gloo's
+    thread is late to give its own copy back."""
     on_two_processes(SAVED, tmp_path)
