@@ -148,9 +148,21 @@ class FineryFeedForward(nn.Module):
         return self.output(self.dropout(widened))
 
 
+AT_ONCE = {
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "gelu_new": "gelu_pytorch_tanh",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_accurate": "gelu_pytorch_tanh",
+    "gelu_python_tanh": "gelu_pytorch_tanh",
+    "gelu_python": "gelu",
+}
+"""The names under which torch computes a GELU as one operation. transformers writes them as powers and products, each of
+which reads and writes all values once more; rounding differs."""
+
+
 def activation(config: FineryConfig) -> nn.Module:
     """The function named by `hidden_act`. `gelu_tanh` is GELU's original approximation with tanh."""
-    return ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_tanh" else config.hidden_act]
+    return ACT2FN[AT_ONCE.get(config.hidden_act, config.hidden_act)]
 
 
 class FineryLayer(GradientCheckpointingLayer):

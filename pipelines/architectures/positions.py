@@ -51,11 +51,16 @@ def rotation_at(position_ids: Tensor, head_dim: int, theta: float) -> Rotation:
 def rotate(states: Tensor, rotation: Rotation) -> Tensor:
     """Each pair (a, b) of states (batch, heads, query, head_dim) becomes (a cos - b sin, a sin + b cos).
 
-    Computed in float32 and rounded once, to the states' own type.
+    Computed in float32 at least and rounded once, to the states' own type. As (a + bi)(cos + i sin) it reads and writes
+    the states once; compilers and exporters, which join operations themselves, get it number by number.
     """
     cos, sin = rotation
-    first, second = states[..., 0::2], states[..., 1::2]  # (batch, heads, query, head_dim / 2)
-    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or states.device.type not in ("cpu", "cuda"):
+        first, second = states[..., 0::2], states[..., 1::2]  # (batch, heads, query, head_dim / 2)
+        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    else:
+        exact = states.to(torch.promote_types(states.dtype, cos.dtype))
+        turned = torch.view_as_real(torch.view_as_complex(exact.unflatten(-1, (-1, 2))) * torch.complex(cos, sin))
     return turned.flatten(-2).to(states.dtype)
 
 

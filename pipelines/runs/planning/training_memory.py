@@ -42,17 +42,10 @@ ACTIVATION_VALUES = {
     "tanh": 0,
     "sigmoid": 0,
     "linear": 0,
-    "gelu_new": 4,
-    "gelu_fast": 7,
-    "gelu_accurate": 4,
-    "gelu_python": 3,
-    "gelu_python_tanh": 4,
     "quick_gelu": 2,
     "gelu_10": 2,
 }
 """Values that an activation keeps beside its result, for each that it is given; 1 where nothing is said."""
-FUSED_ON_GPU = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh")
-"""What `models.opening` lets torch's one operation compute on a GPU, which keeps 1."""
 
 
 LIVE = 10**9
@@ -461,7 +454,7 @@ class _Tracing:
         output = self.layers[f"{name}.output"]
         inner = tokens * fields["intermediate_size"] * value
         activations = self._sublayer(tokens) + self._inputs(tokens, *into) + self._copy(*into, output)
-        activations += inner * self._activation_values()
+        activations += inner * ACTIVATION_VALUES.get(self.fields["hidden_act"], 1)
         if gated:
             activations += 2 * inner  # the two factors
         dropped = fields["activation_dropout_prob"] > 0
@@ -475,10 +468,6 @@ class _Tracing:
         if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
             flowing += tokens * fields["intermediate_size"] * FLOAT
         return Segment(activations, learnt, flowing, flowing)
-
-    def _activation_values(self) -> int:
-        name = self.fields["hidden_act"]
-        return 1 if name in FUSED_ON_GPU and not self.step.on_cpu else ACTIVATION_VALUES.get(name, 1)
 
     def _sublayer(self, tokens: int) -> int:
         """The residual sum that a norm reads, and the dropout mask of the sublayer's output."""
@@ -518,7 +507,7 @@ class _Tracing:
         rows, vocab, narrow = step.batch * step.predicted, fields["vocab_size"], fields["embedding_size"]
         activations = rows * (fields["hidden_size"] * (FLOAT + self.value)) + self._copy(*small)
         if fields["family"] == "encoder":
-            activations += rows * narrow * (FLOAT + self.value * self._activation_values())
+            activations += rows * narrow * (FLOAT + self.value * ACTIVATION_VALUES.get(self.fields["hidden_act"], 1))
             small_learnt += self._norm_gradient(narrow)
         yield Segment(activations, small_learnt)
         scores = rows * vocab

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
+from transformers.activations import ACT2FN
 
 from pipelines.architectures import FineryForCausalLM, FineryForConditionalGeneration, FineryModel
 from pipelines.architectures.configuration_rules import POSITIONS
 from pipelines.architectures.layers import (
+    AT_ONCE,
     BOUNDED,
     FineryDecoderLayer,
     FineryEmbeddings,
@@ -83,6 +85,12 @@ def test_a_gate_is_activated_and_multiplied_with_what_it_lets_through(tiny, bias
     expected = feed_forward.output(gate * gate.sigmoid() * feed_forward.intermediate(states))
     torch.testing.assert_close(feed_forward(states), expected)
     assert any("bias" in name for name, _ in feed_forward.named_parameters()) is bias
+
+
+@pytest.mark.parametrize("name", sorted(AT_ONCE.keys() & ACT2FN.keys()))
+def test_a_gelu_of_many_operations_is_computed_by_one(tiny, name):
+    x = torch.linspace(-8, 8, 999, dtype=torch.float64)
+    torch.testing.assert_close(activation(tiny(hidden_act=name))(x), ACT2FN[name](x), rtol=1e-8, atol=1e-8)
 
 
 def test_gelu_tanh_is_the_original_formula(tiny):

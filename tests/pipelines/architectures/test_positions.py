@@ -107,6 +107,28 @@ def test_bfloat16_states_turn_by_float32_angles_and_are_rounded_once(default):
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_compiler_is_given_the_same_numbers_and_gradients(dtype, monkeypatch):
+    torch.manual_seed(0)
+    states = torch.randn(2, 5, 3 * 8, dtype=dtype)
+    weights = torch.randn(2, 3, 5, 8, dtype=dtype)
+    rotation = rotation_at(torch.arange(5), 8, 10000.0)
+
+    def both() -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = states.clone().requires_grad_()
+        turned = rotate(leaf.unflatten(-1, (3, 8)).transpose(1, 2), rotation)
+        turned.backward(weights)
+        assert turned.dtype == dtype
+        assert leaf.grad is not None
+        return turned.detach(), leaf.grad
+
+    at_once = both()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for found, expected in zip(at_once, both(), strict=True):
+        tolerance = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
 def test_slopes_of_eight_heads_are_the_ones_printed_in_the_paper():
     assert alibi_slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
 

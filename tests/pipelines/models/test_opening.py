@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.activations import ACT2FN, GELUActivation, GELUTanh
 
+from pipelines.architectures.layers import AT_ONCE
 from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import Head
 from pipelines.models import heads, opening
-from pipelines.runs.planning.training_memory import FUSED_ON_GPU
 from pipelines.tuners.adapter import Adapter
 from pipelines.tuners.lora import LoRA
 from tests import tiny
@@ -462,7 +462,7 @@ def test_an_adapter_with_a_module_that_its_base_has_not_is_refused(folder: Calla
         opening.open_folder(tmp_path / "tuned", tiny.TWO, 1)
 
 
-@pytest.mark.parametrize("name", FUSED_ON_GPU)
+@pytest.mark.parametrize("name", sorted(AT_ONCE.keys() & ACT2FN.keys()))
 def test_a_gelu_of_many_operations_is_computed_by_one(name: str) -> None:
     written, given = ACT2FN[name], torch.linspace(-8, 8, 999, dtype=torch.float64)
     assert type(opening.fused(written)) in (GELUTanh, GELUActivation)
@@ -470,7 +470,7 @@ def test_a_gelu_of_many_operations_is_computed_by_one(name: str) -> None:
 
 
 def test_other_activations_stay() -> None:
-    assert {name for name in ACT2FN if opening.fused(own := ACT2FN[name]) is not own} == set(FUSED_ON_GPU)
+    assert {name for name in ACT2FN if opening.fused(own := ACT2FN[name]) is not own} == AT_ONCE.keys() & ACT2FN.keys()
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

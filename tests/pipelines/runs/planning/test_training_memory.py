@@ -377,10 +377,8 @@ def test_every_optimizer_a_recipe_may_name_has_its_bytes():
 def test_every_activation_keeps_what_is_said_of_it():
     from pipelines.architectures.configuration_rules import ACTIVATIONS
     from pipelines.architectures.layers import activation
-    from pipelines.models.opening import fused
 
-    on_gpu = training_memory.FUSED_ON_GPU
-    for name, gpu in [*((name, False) for name in ACTIVATIONS), *((name, True) for name in on_gpu)]:
+    for name in ACTIVATIONS:
         kept: dict[int, torch.Tensor] = {}
 
         def pack(tensor, kept=kept):
@@ -389,11 +387,10 @@ def test_every_activation_keeps_what_is_said_of_it():
 
         given = torch.randn(8, 16, requires_grad=True) * 1.0
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            own_kind = activation(type("Config", (), {"hidden_act": name}))
-            result = (fused(own_kind) if gpu else own_kind)(given)
+            result = activation(type("Config", (), {"hidden_act": name}))(given)
         beside = [each for each in kept.values() if each.shape == (8, 16) and each.dtype == given.dtype]
         own = 1 if any(each.data_ptr() == result.data_ptr() for each in beside) else 0
-        assert len(beside) - own == (1 if gpu else training_memory.ACTIVATION_VALUES.get(name, 1)), name
+        assert len(beside) - own == training_memory.ACTIVATION_VALUES.get(name, 1), name
 
 
 def test_the_completed_config_is_what_is_counted():
