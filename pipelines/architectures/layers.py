@@ -156,8 +156,8 @@ AT_ONCE = {
     "gelu_python_tanh": "gelu_pytorch_tanh",
     "gelu_python": "gelu",
 }
-"""The names under which torch computes a GELU as one operation. transformers writes them as powers and products, each of
-which reads and writes all values once more; rounding differs."""
+"""The names under which torch computes a GELU as one operation. transformers writes them as powers and products, each
+of which reads and writes all values once more; rounding differs."""
 
 
 def activation(config: FineryConfig) -> nn.Module:
