@@ -34,6 +34,8 @@ DEFAULT_EPOCHS = 3.0
 """TrainingArguments' own defaults."""
 STEP_SECONDS = 0.01
 """What a step costs beside its operations: Python, the optimizer, short kernels. Assumed."""
+KEPT = "memory is what a step needs; on a CPU a long run was seen to hold three times as much, since glibc keeps what was freed"
+"""Of SQuAD and LoRA on MRPC with batches of many lengths; see docs/explanation/planning.md."""
 ZERO: Mapping[Profile, int] = {"zero2": 2, "zero3": 3}
 """DeepSpeed's stages of ZeRO, by profile."""
 SELECTION_SHARE, SELECTION_MOST = 0.1, 2_000
@@ -58,6 +60,8 @@ class Plan:
     stages: tuple[StagePlan, ...]
     growth: Mapping[str, Any] | None = None
     """How the operations of one sequence's forward pass grow with its length: see `arithmetic.growth`."""
+    beside: str | None = None
+    """What a process holds that `memory` does not count, where that is much."""
 
     @property
     def seconds(self) -> float | None:
@@ -78,6 +82,7 @@ class Plan:
             "rate": self.rate,
             "seconds": self.seconds,
             "growth": self.growth,
+            "beside": self.beside,
             "stages": [stage.to_json() for stage in self.stages],
         }
 
@@ -88,6 +93,7 @@ class Plan:
             f"{self.name} on {self.device}{several}, precision {self.precision}",
             f"at {amount_text(self.flops_per_second, 'FLOP/s')}: {self.rate}",
             *([f"launch.profile auto is {self.profile}: {self.reason}"] if self.reason else []),
+            *([] if self.beside is None else [self.beside]),
         ]
         if self.growth is not None:
             text += ["", *_growth_lines(self.growth)]
@@ -112,7 +118,11 @@ def plan(recipe: Recipe, flops_per_second: float | None = None, device: hardware
     planner = Planner(recipe, device, processes, profile, precision, flops_per_second)
     stages = tuple(stage.cost(planner) for stage in recipe.stages)
     growth = planner.growth()
-    return Plan(recipe.name, device.name, processes, profile, reason, precision, flops_per_second, rate, stages, growth)
+    trains = any(stage.memory is not None for stage in stages)
+    beside = KEPT if device.kind == "cpu" and trains else None
+    return Plan(
+        recipe.name, device.name, processes, profile, reason, precision, flops_per_second, rate, stages, growth, beside
+    )
 
 
 def profile_of(recipe: Recipe, processes: int, precision: str, free: int | None = None) -> tuple[Profile, str]:

@@ -229,6 +229,7 @@ def test_a_gpu_is_one_process_each_and_keeps_no_attention_scores(folder):
     assert found.stages[0].examples_per_step == 16
     assert found.stages[0].memory.activations < planned(folder).stages[0].memory.activations
     assert plan(recipe, device=gpu("Tesla T4", 1)).precision == "no"
+    assert found.beside is None
 
 
 def test_epochs_over_text_are_counted_by_its_size(folder):
@@ -283,6 +284,9 @@ def test_a_plan_is_plain_data_and_lines(folder):
         assert f"{part} {found.stages[0].parameters[part]:,}" in " ".join(text.split())
     assert "attention costs more than feed-forward from 257 tokens on" in text
     assert "memory      " in text
+    assert data["beside"] == found.beside
+    assert found.beside is not None
+    assert found.beside in text
 
 
 def test_for_our_family_neither_torch_nor_transformers_is_imported(folder):
