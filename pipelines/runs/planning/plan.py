@@ -34,7 +34,10 @@ DEFAULT_EPOCHS = 3.0
 """TrainingArguments' own defaults."""
 STEP_SECONDS = 0.01
 """What a step costs beside its operations: Python, the optimizer, short kernels. Assumed."""
-KEPT = "memory is what a step needs; on a CPU a long run was seen to hold three times as much, since glibc keeps what was freed"
+KEPT = (
+    "memory is what a step needs; on a CPU a long run was seen to hold three times as much, "
+    "since glibc keeps what was freed"
+)
 """Of SQuAD and LoRA on MRPC with batches of many lengths; see docs/explanation/planning.md."""
 ZERO: Mapping[Profile, int] = {"zero2": 2, "zero3": 3}
 """DeepSpeed's stages of ZeRO, by profile."""
