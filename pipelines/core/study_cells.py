@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pipelines.core.config import ConfigIssue, ConfigIssues, Position, flatten, key_path
 from pipelines.core.overrides import RecipeSource, put_at
 from pipelines.core.recipe import Recipe, stage_ids, validated
-from pipelines.core.registry import TASK_KINDS, TASKS, nearest
+from pipelines.core.registry import BASELINES, TASK_KINDS, TASKS, nearest
 from pipelines.core.results import EVALUATIONS
 from pipelines.core.scores import score_names
 from pipelines.core.study_matrix import (
@@ -270,7 +270,7 @@ def expand(source: RecipeSource) -> StudyRecipe:
     fine = [cell for cell in cells if not cell.refusal]
     groups = _groups(axes, cells, options.search) if options.search else ()
     study = StudyRecipe(_base(source, axes, cells, fine[0]), axes, tuple(cells), groups, ids)
-    issues = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study)]
+    issues = [*_same_destination(fine), *_unfit_trials(study), *_unfit_budgets(study), *_unmeasured(study, fine)]
     if issues:
         raise source.error(issues)
     return study
@@ -394,6 +394,23 @@ def _up_to(draft: Draft, search: Search) -> Draft:
     if not {"eval_strategy", "evaluation_strategy"} & set(arguments):
         arguments["eval_strategy"] = "epoch"
     return replace(draft, data=data)
+
+
+def _unmeasured(study: StudyRecipe, cells: Sequence[Cell]) -> list[ConfigIssue]:
+    """Hypotheses about a baseline that no cell measures."""
+    labels = [entry.label for axis in study.axes for entry in axis.entries]
+    measured = {name for cell in cells for stage in cell.recipe.stages for name in getattr(stage, "baselines", ())}
+    known = ", ".join(sorted(measured)) or "none"
+    return [
+        (
+            ("study", "hypotheses", position),
+            f"'{name}' is a baseline that no stage measures; put it into 'baselines' of an evaluate stage. "
+            f"Measured: {known}",
+        )
+        for position, hypothesis in enumerate(study.options.hypotheses)
+        for name in hypothesis.names
+        if name in BASELINES and name not in labels and name not in measured
+    ]
 
 
 def _unfit_trials(study: StudyRecipe) -> list[ConfigIssue]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, show
-from pipelines.core.registry import nearest
+from pipelines.core.registry import BASELINES, nearest
 from pipelines.core.study_matrix import SEARCH, Axis, checked_grids, path_parts, unfit_path, within
 
 
@@ -136,7 +136,7 @@ class Hypothesis(Block):
     better: str | None = None
     """The entry that is expected to score better …"""
     than: str | None = None
-    """… than this one."""
+    """… than this one. One of the two may be a baseline that the evaluate stages name, such as `naive_bayes_pairs`."""
     equal: tuple[str, str] | None = None
     """Or two entries that are expected to differ by less than `study.margin`."""
     benchmark: str | None = None
@@ -203,10 +203,17 @@ def _unfit_hypotheses(options: StudyOptions, axes: tuple[Axis, ...]) -> list[Con
     for position, hypothesis in enumerate(options.hypotheses):
         place = ("study", "hypotheses", position)
         keys = {name: reference_axis(name, axes) for name in hypothesis.names}
+        guessers = [name for name in hypothesis.names if name in BASELINES and name not in labels]
+        if len(guessers) > 1:
+            issues.append((place, f"{' and '.join(guessers)} are baselines both; name an entry of the matrix"))
         issues += [
-            (place, f"'{name}' is no entry of one key of the matrix.{nearest(name, labels)} Known: {', '.join(labels)}")
+            (
+                place,
+                f"'{name}' is no entry of one key of the matrix.{nearest(name, (*labels, *BASELINES))} "
+                f"Known: {', '.join(labels)}",
+            )
             for name, axis in keys.items()
-            if axis is None
+            if axis is None and name not in guessers
         ]
         if len({axis.name for axis in keys.values() if axis is not None}) > 1:
             issues.append((place, f"{' and '.join(keys)} are entries of two keys of the matrix; name two of one"))

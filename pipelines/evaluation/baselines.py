@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,23 +24,35 @@ Baseline = Callable[[Rows, Rows, int], NDArray[np.generic]]
 """`baseline(train, evaluation, outputs)`: what a model would give for each evaluated row, from the training rows."""
 
 
+@dataclass
+class BaselineScores:
+    """What the baselines of one benchmark give and reach, by their names."""
+
+    answers: dict[str, dict[str, NDArray[np.generic]]] = field(default_factory=dict)
+    """By the suffix of a split's metric names."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why the others have no score."""
+
+
 def score_baselines(
     names: Iterable[str], score: Score, outputs: int, train: Rows, splits: Mapping[str, Rows]
-) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    """Each guesser's scores on the splits (by the suffix of their metric names), and why others have none."""
-    scores: dict[str, dict[str, float]] = {}
-    skipped: dict[str, str] = {}
+) -> BaselineScores:
+    """Fit each baseline and score it on the splits, which are named by the suffix of their metric names."""
+    found = BaselineScores()
     for name in names:
         guess: Baseline = BASELINES.load(name)
         try:
-            scores[name] = {
-                f"{metric}{suffix}": value
-                for suffix, rows in splits.items()
-                for metric, value in score(guess(train, rows, outputs), _labels(rows)).items()
-            }
+            found.answers[name] = {suffix: guess(train, rows, outputs) for suffix, rows in splits.items()}
         except NotDefined as reason:
-            skipped[name] = str(reason)
-    return scores, skipped
+            found.skipped[name] = str(reason)
+            continue
+        found.scores[name] = {
+            f"{metric}{suffix}": value
+            for suffix, answers in found.answers[name].items()
+            for metric, value in score(answers, _labels(splits[suffix])).items()
+        }
+    return found
 
 
 def _labels(rows: Rows) -> Any:

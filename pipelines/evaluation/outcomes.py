@@ -44,6 +44,8 @@ from pipelines.tasks.predictions import read_predictions
 from pipelines.tasks.text_to_text import AsText
 
 OUTCOMES = "outcomes.parquet"
+BASELINES = "baselines"
+"""Folder of an evaluate stage with a file of this kind for each baseline."""
 SEED = 42
 """Of the resampled examples: the same everywhere, so that all models are paired."""
 FORMAT = "finery outcomes 1"
@@ -136,6 +138,21 @@ def outcomes_of(scores: BenchmarkScores, choice: BenchmarkChoice | None) -> Outc
         prompts = of_each_prompt(path, list(scores.metrics))
         return Outcomes(scores.benchmark, scores.metrics, identity, prompts=prompts)
     assert choice is not None
+    return _scored_again(scores, choice, found, identity)
+
+
+def outcomes_of_answers(
+    scores: BenchmarkScores, choice: BenchmarkChoice, answered: Mapping[str, SplitColumns]
+) -> Outcomes:
+    """The same of what a baseline gave: `answered` has its columns by suffix, and `scores` what they reach."""
+    classes = _written_classes(choice)
+    identity = {suffix: identity_of(columns, classes) for suffix, columns in answered.items()}
+    return _scored_again(scores, choice, answered, identity)
+
+
+def _scored_again(
+    scores: BenchmarkScores, choice: BenchmarkChoice, found: Mapping[str, SplitColumns], identity: Mapping[str, str]
+) -> Outcomes:
     splits = (_split(scores, choice, suffix, columns) for suffix, columns in found.items())
     return Outcomes(scores.benchmark, scores.metrics, identity, tuple(each for each in splits if each is not None))
 

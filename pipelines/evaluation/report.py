@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pipelines.core.errors import DataError
 from pipelines.core.files import finite, whole_file, write_json
 from pipelines.core.interfaces import Context, Rows, Task
+from pipelines.core.results import BenchmarkScores
 from pipelines.core.scores import better, percent_metrics, score_names, smaller_is_better
 from pipelines.data.encoding import read_part
 from pipelines.evaluation.analysis import analysed, columns_of, look_for_overlap
 from pipelines.evaluation.baselines import score_baselines
 from pipelines.evaluation.official.glue import GLUE_SCORE, glue_score
+from pipelines.evaluation.outcomes import BASELINES, Outcomes, outcomes_of_answers, write_outcomes
 from pipelines.metrics.base import signatures
 from pipelines.tasks import scoring
 from pipelines.tasks.evaluation import BenchmarkChoice, Predictions, TaskEvaluation, evaluation_of
@@ -42,6 +44,8 @@ class Report:
         self.metrics: dict[str, dict[str, float]] = {}
         self.details: dict[str, dict[str, Any]] = {}
         self.predicted: list[SplitPredictions] = []
+        self.guessed: dict[str, list[Outcomes]] = {}
+        """By baseline: what it got right, benchmark by benchmark."""
         self.measured = 0
 
     def add(self, choice: BenchmarkChoice, task: Task, answers: Predictions, started: float) -> None:
@@ -150,7 +154,16 @@ class Report:
         read = _each_text_read if answers.apart else read_part
         train = read(tokenizer, train, answers.max_length)
         splits = {each.suffix: read(tokenizer, each.rows, answers.max_length) for each in labelled}
-        return score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
+        found = score_baselines(self.baselines, scoring.score(task), labelled[0].outputs(task), train, splits)
+        for name, answers_of in found.answers.items():
+            answered = {each.suffix: each.answered(answers_of[each.suffix]) for each in labelled}
+            if all(answered.values()):
+                about = {"splits": {each.suffix: each.split for each in labelled}}
+                reached = BenchmarkScores(
+                    choice.name, self.context.folder.name, name, found.scores[name], details=about
+                )
+                self.guessed.setdefault(name, []).append(outcomes_of_answers(reached, choice, answered))
+        return found.scores, found.skipped
 
     def _warn(
         self,
@@ -180,6 +193,9 @@ class Report:
         write_predictions(folder / "predictions.parquet", self.predicted)
         for each in self.predicted:
             each.write_beside(folder)
+        for name, outcomes in self.guessed.items():
+            (folder / BASELINES).mkdir(exist_ok=True)
+            write_outcomes(folder / BASELINES / f"{name}.parquet", outcomes)
         for warning in (
             *look_for_overlap(self.context, self.predicted, self.details),
             *filter(None, map(no_finite_number, self.metrics, self.metrics.values())),

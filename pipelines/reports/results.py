@@ -27,7 +27,7 @@ from pipelines.core.results import (
     stage_folders,
     training_costs,
 )
-from pipelines.evaluation.outcomes import OUTCOMES, Outcomes, outcomes_of, read_outcomes
+from pipelines.evaluation.outcomes import BASELINES, OUTCOMES, Outcomes, outcomes_of, read_outcomes
 from pipelines.evaluation.resampling import Floats, Rescored
 from pipelines.tasks.evaluation import BenchmarkChoice
 
@@ -61,7 +61,7 @@ class Result(BenchmarkScores):
     examples: int = 0
     choice: BenchmarkChoice | None = None
     published: Outcomes | None = None
-    """What a publication says of each example; of a run it is read from the predictions."""
+    """What a publication says of each example, or a baseline's file; of a run it is read from the predictions."""
 
     @cached_property
     def _outcomes(self) -> Outcomes | None:
@@ -71,6 +71,16 @@ class Result(BenchmarkScores):
         """Whether both were scored on the same examples."""
         mine, theirs = self._outcomes, other._outcomes
         return mine is not None and theirs is not None and bool(mine.identity) and mine.identity == theirs.identity
+
+    def of_baseline(self, name: str) -> Result | None:
+        """What a baseline reached beside it; None where its answers were not kept. Raises DataError."""
+        path = None if self.folder is None else self.folder / BASELINES / f"{name}.parquet"
+        if path is None or name not in self.baselines or not path.is_file():
+            return None
+        kept = next((each for each in read_outcomes(path) if each.benchmark == self.benchmark), None)
+        if kept is None:
+            return None
+        return replace(self, model=name, metrics=self.baselines[name], intervals={}, costs={}, published=kept)
 
     @cached_property
     def parts(self) -> dict[str, Rescored]:

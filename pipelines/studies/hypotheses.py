@@ -1,7 +1,7 @@
 """What a study expected of its methods, and what came out: confirmed, refuted or undecided.
 
-A hypothesis is about two entries of the matrix on one benchmark, at equal entries of all other keys. Their difference
-is tested as rows are, paired by examples and seeds, and its p-values are corrected for all hypotheses of the study.
+A hypothesis is about two entries of the matrix on one benchmark, at equal entries of all other keys, or about one and
+a baseline that its evaluate stages fit on the same rows. Their difference is tested as rows are, paired by examples and seeds, and its p-values are corrected for all hypotheses of the study.
 Without three seeds of both, or without a search of their settings, nothing is confirmed or refuted.
 """
 
@@ -103,6 +103,7 @@ def tested(hypotheses: Sequence[Hypothesis], blocks: Blocks, correction: Correct
             if hypothesis.benchmark not in (None, benchmark):
                 continue
             one, other = (next((row for row in rows if row.name == name), None) for name in hypothesis.names)
+            one, other = one or _guesser(hypothesis.names[0], other), other or _guesser(hypothesis.names[1], one)
             if one is not None and other is not None and (each := _tested(hypothesis, labels, one, other)) is not None:
                 found.append(each)
     for test in found:
@@ -112,6 +113,19 @@ def tested(hypotheses: Sequence[Hypothesis], blocks: Blocks, correction: Correct
         for test, p_value in zip(able, corrected([getattr(each, name) for each in able], correction), strict=True):
             setattr(test, name, p_value)
     return found
+
+
+def _guesser(name: str, beside: StudyRow | None) -> StudyRow | None:
+    """The row of a baseline, as the cells of another row fitted and scored it; None where one did not."""
+    if beside is None or not beside.results:
+        return None
+    found = {seeds: result.of_baseline(name) for seeds, result in beside.results.items()}
+    reached = {seeds: result for seeds, result in found.items() if result is not None}
+    if len(reached) < len(found):
+        return None
+    row = row_of(dict(beside.labels), beside.stage, beside.benchmark, reached, name=name)
+    row.margin, row.searched = beside.margin, True  # a baseline has no settings to search for
+    return row
 
 
 def _tested(

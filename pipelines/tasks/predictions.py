@@ -142,6 +142,11 @@ class SplitPredictions:
         columns: Columns = {"index": [int(each) for each in self.rows.index], "text": list(self.rows.texts)}
         return columns if self.rows.pairs is None else columns | {"text_pair": list(self.rows.pairs)}
 
+    def answered(self, answers: NDArray[Any]) -> dict[str, Any]:
+        """The columns of `read_predictions` that other answers to the same examples are scored by; empty where a kind
+        has no such answers. Only asked where there are labels."""
+        return {}
+
     def outputs(self, task: Task) -> int:
         """How many classes there are to guess among; 1 where answers are no classes."""
         return len(task.head.labels) or 1
@@ -190,6 +195,9 @@ class LogitPredictions(SplitPredictions):
     def answers(self) -> NDArray[Any]:
         """What is scored: the logits."""
         return self.logits
+
+    def answered(self, answers: NDArray[Any]) -> dict[str, Any]:
+        return {"index": self.rows.index, "label": self.labels, "logits": answers}
 
 
 @dataclass(frozen=True)
@@ -250,6 +258,9 @@ class TextPredictions(SplitPredictions):
     def labels(self) -> NDArray[Any] | None:
         """The references as an array of texts, None where they are not public."""
         return None if self.rows.labels is None else np.asarray(self.rows.labels, dtype=object)
+
+    def answered(self, answers: NDArray[Any]) -> dict[str, Any]:
+        return {"index": self.rows.index, "reference": list(self.rows.labels or ()), "hypothesis": list(answers)}
 
     def intervals(
         self, task: Task, score: Score, seed: int, members: Members | None = None, resamples: int = RESAMPLES

@@ -403,10 +403,10 @@ def _baselines(
         return scores
     score = score_options(["acc"], task.metrics, classes)
     names = dict.fromkeys(("majority", *named))
-    baseline_scores, _ = score_baselines(
+    guessed = score_baselines(
         names, lambda logits, labels: score(logits[:, None, None], labels), classes, train, {"": answers.rows}
     )
-    return scores | baseline_scores
+    return scores | guessed.scores
 
 
 def _warnings(

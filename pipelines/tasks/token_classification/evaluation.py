@@ -66,6 +66,13 @@ class TagPredictions(SplitPredictions):
         ends = corpus_intervals(["seqeval"], predicted, true, seed, resamples)
         return {name: ends[name] for name in score_names(task.metrics)}
 
+    def answered(self, answers: NDArray[Any]) -> dict[str, Any]:
+        rows: Any = self.rows
+        labels = self.labels
+        assert labels is not None
+        tags = {"tags": in_words(labels, self.names), "predicted_tags": in_words(answers, self.names)}
+        return {"index": self.rows.index, "tokens": list(rows.words), **tags}
+
     def scored_examples(self, task: Task) -> ScoredExamples:
         rows: Any = self.rows
         labels, answers, names = self.labels, self.answers, self.names

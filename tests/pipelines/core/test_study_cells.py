@@ -251,6 +251,11 @@ def test_a_search_over_a_stage_that_is_not_there_is_a_mistake(study):
     )
 
 
+def test_a_hypothesis_about_a_baseline_that_nothing_measures_is_a_mistake(study):
+    expected = METHODS + "  hypotheses: [{better: full, than: naive_bayes}]\n"
+    assert "'naive_bayes' is a baseline that no stage measures" in said(study, BASE + expected)
+
+
 def test_values_and_labels_as_text():
     assert told({"stages.a.arguments.learning_rate": 1e-3}) == "learning_rate 0.001"
     assert named({"method": "lora", "seed": "2"}) == "method lora, seed 2"

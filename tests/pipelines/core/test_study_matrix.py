@@ -110,6 +110,8 @@ AXES = {
         ({"hypotheses": ({"better": "full", "than": "lorra"},)}, "Did you mean 'lora'?"),
         ({"hypotheses": ({"better": "full", "than": "1"},)}, "'1' is no entry of one key"),
         ({"hypotheses": ({"equal": ("full", "lora")},)}, "needs study.margin"),
+        ({"hypotheses": ({"better": "full", "than": "naive_bayse"},)}, "Did you mean 'naive_bayes'?"),
+        ({"hypotheses": ({"better": "majority", "than": "naive_bayes"},)}, "majority and naive_bayes are baselines"),
     ],
 )
 def test_options_that_do_not_fit_the_matrix_are_named(options, said):

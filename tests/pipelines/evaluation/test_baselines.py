@@ -31,9 +31,9 @@ def accuracy(logits, labels):
 
 
 def test_every_split_is_guessed_under_its_own_metric_names():
-    scores, skipped = score_baselines(["majority", "naive_bayes"], accuracy, 2, TRAIN, {"": FIRST, "_mm": SECOND})
-    assert skipped == {}
-    assert scores == {
+    found = score_baselines(["majority", "naive_bayes"], accuracy, 2, TRAIN, {"": FIRST, "_mm": SECOND})
+    assert found.skipped == {}
+    assert found.scores == {
         "majority": {"accuracy": 0.5, "accuracy_mm": 0.25},
         "naive_bayes": {"accuracy": 1.0, "accuracy_mm": 0.75},
     }
@@ -41,10 +41,10 @@ def test_every_split_is_guessed_under_its_own_metric_names():
 
 def test_what_makes_no_sense_is_skipped_with_the_reason():
     numbers = Rows(["a"], None, [0.5], [0])
-    scores, skipped = score_baselines(["majority", "naive_bayes"], accuracy, 1, numbers, {"": numbers})
-    assert scores == {}
-    assert list(skipped) == ["majority", "naive_bayes"]
-    assert "numbers" in skipped["majority"]
+    found = score_baselines(["majority", "naive_bayes"], accuracy, 1, numbers, {"": numbers})
+    assert found.scores == found.answers == {}
+    assert list(found.skipped) == ["majority", "naive_bayes"]
+    assert "numbers" in found.skipped["majority"]
 
 
 def test_an_unknown_name_is_refused():

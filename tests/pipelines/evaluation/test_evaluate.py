@@ -18,6 +18,7 @@ from pipelines.core.load import loads
 from pipelines.core.registry import BASELINES
 from pipelines.tasks.predictions import read_predictions
 from tests import tiny
+from tests.kept_baselines import kept_baselines
 
 RECIPE = """
 name: t
@@ -111,6 +112,10 @@ def test_scores_equal_the_references_on_glue(data, context, classifier):
     assert details["glue/cola"]["baselines"]["majority"] == {"matthews_correlation": 0.0}
     assert details["glue/stsb"]["baselines"] == {}
     assert set(details["glue/stsb"]["skipped"]) == {"majority", "naive_bayes"}
+    kept = kept_baselines(given.folder)
+    assert list(kept) == ["majority", "naive_bayes"]
+    for benchmarks in kept.values():
+        assert [each.benchmark for each in benchmarks] == ["glue/mrpc", "glue/cola", "glue/mnli"]
 
     flat = {f"{name}.{metric}": value for name, scores in metrics.items() for metric, value in scores.items()}
     assert [event["metrics"] for event in events(given, "metric")] == [flat]

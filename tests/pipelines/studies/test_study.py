@@ -11,7 +11,7 @@ from pipelines.core.files import lock, read_json
 from pipelines.core.load import load_study
 from pipelines.studies.study import run_study
 from pipelines.studies.workers import RunEnd
-from tests.pipelines.studies.written_runs import RECIPE, PretendWorkers, right
+from tests.pipelines.studies.written_runs import GUESSED, RECIPE, PretendWorkers, right
 
 pytestmark = pytest.mark.usefixtures("survey")
 RATES = {"full": {2e-5: 0.6, 5e-5: 0.8, 1e-4: 0.7}, "lora": {1e-4: 0.5, 1e-3: 0.6, 1e-2: 0.9}}
@@ -151,6 +151,28 @@ def test_what_was_expected_is_confirmed_refuted_or_left_undecided(go):
     _, folder = go(RECIPE.rstrip() + expected, overrides=["matrix.stages.mrpc.seed=[1, 2]"])
     assert {each["outcome"] for each in data(folder)["hypotheses"]} == {"undecided"}
     assert "No claim: 2 of 3 seeds." in (folder / "README.md").read_text()
+
+
+def test_a_hypothesis_may_be_about_a_baseline_of_the_same_rows(go):
+    expected = """
+  hypotheses:
+    - {claim: full knows more than words, better: full, than: naive_bayes}
+    - {better: naive_bayes, than: lora}
+    - {better: lora, than: naive_bayes, benchmark: glue/cola}
+"""
+    _, folder = go(
+        RECIPE.replace("{stage: evaluate}", "{stage: evaluate, baselines: [naive_bayes]}").rstrip() + expected
+    )
+    full, lora = data(folder)["hypotheses"]
+    assert [full["difference"], lora["difference"]] == pytest.approx([0.05, 0.05])
+    # by hand: the mean over three seeds of the differences on the same examples; a baseline is the same for every seed
+    guessed = right(GUESSED, 0).astype(float)
+    paired = np.mean([right(0.8, seed) - guessed for seed in (1, 2, 3)], axis=0)
+    half = 1.96 * paired.std(ddof=1) / np.sqrt(len(paired))
+    assert full["interval"] == pytest.approx([0.05 - half, 0.05 + half], abs=0.006)
+    assert full["lacks"] == lora["lacks"] == []
+    assert {full["outcome"], lora["outcome"]} <= {"confirmed", "undecided"}
+    assert "full less naive_bayes: accuracy +0.050" in (folder / "README.md").read_text()
 
 
 def test_what_differs_by_less_than_the_margin_is_equivalent(go):

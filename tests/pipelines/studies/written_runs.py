@@ -14,11 +14,15 @@ from pipelines.core.events import EventLog
 from pipelines.core.interfaces import Rows
 from pipelines.core.load import loads
 from pipelines.core.recipe import Recipe
+from pipelines.core.results import BenchmarkScores
 from pipelines.core.signals import StopSignal
+from pipelines.evaluation.outcomes import outcomes_of_answers, write_outcomes
 from pipelines.studies.workers import DeviceSlot, RunEnd
 from pipelines.tasks.predictions import ClassPredictions, write_predictions
 
 EXAMPLES = 400
+GUESSED = 0.75
+"""Share of the examples that the baseline `naive_bayes` answers rightly, where the evaluate stage names it."""
 RECIPE = """\
 name: methods
 model: {architecture: {preset: bert-tiny}}
@@ -74,11 +78,11 @@ def finish(
             for step in (1, 2, 3):
                 events.emit("metric", step=step, metrics={"loss": 1.0 / step})
         else:
-            _score(place, recipe.stages[0].id, answered)
+            _score(place, recipe, answered)
     (folder / "manifest.json").write_text(json.dumps({"finished": "2026-11-21T10:00:00+00:00"}))
 
 
-def _score(place: Path, model: str, answered: np.ndarray) -> None:
+def _score(place: Path, recipe: Recipe, answered: np.ndarray) -> None:
     labels = np.arange(EXAMPLES) % 2
     said = np.where(answered, labels, 1 - labels)
     logits = np.eye(2, dtype=np.float32)[said]
@@ -95,11 +99,20 @@ def _score(place: Path, model: str, answered: np.ndarray) -> None:
         json.dumps({"glue/mrpc": {"accuracy": float(answered.mean()), "f1": float(f1)}})
     )
     details = {
-        "model": model,
+        "model": recipe.stages[0].id,
         "examples": {"validation": EXAMPLES},
         "splits": {"": "validation"},
         "intervals": {"accuracy": [0.0, 1.0]},
     }
+    if "naive_bayes" in recipe.stages[-1].baselines:  # type: ignore[attr-defined]
+        guessed = np.where(right(GUESSED, 0), labels, 1 - labels)
+        reached = {"accuracy": GUESSED}
+        columns = {"index": np.arange(EXAMPLES), "label": labels, "logits": np.eye(2)[guessed]}
+        choice = recipe.stages[-1].choices(recipe)[0][0]
+        scores = BenchmarkScores("glue/mrpc", "evaluate", "naive_bayes", reached, details=details)
+        (place / "baselines").mkdir(exist_ok=True)
+        write_outcomes(place / "baselines/naive_bayes.parquet", [outcomes_of_answers(scores, choice, {"": columns})])
+        details["baselines"] = {"naive_bayes": reached}
     (place / "details.json").write_text(json.dumps({"glue/mrpc": details}))
 
 

@@ -32,6 +32,7 @@ from pipelines.tasks.predictions import read_predictions
 from pipelines.trainers.model_selection import set_aside
 from tests import tiny
 from tests.covering import covering
+from tests.kept_baselines import kept_baselines
 
 TAGS = ("B-X", "I-X", "O")
 KINDS = {
@@ -227,16 +228,20 @@ def test_answering_nothing_may_be_the_best():
 
 
 def test_options_score_what_they_say(tmp_path, evaluation_context):
-    metrics, details, rows = read(evaluated(tmp_path, evaluation_context, "options", stages=", baselines: [majority]"))
+    given = evaluated(tmp_path, evaluation_context, "options", stages=", baselines: [majority]")
+    metrics, details, rows = read(given)
     right = [each["label"] == each["prediction"] == int(np.argmax(each["logits"])) for each in rows]
     assert metrics == {"accuracy": pytest.approx(sum(right) / 12)}
     assert [len(each["options"]) for each in rows] == [3] * 12
     assert details["baselines"]["majority"]["accuracy"] == pytest.approx(4 / 12)
+    assert list(kept_baselines(given.folder)) == ["majority"]
 
 
 def test_the_most_frequent_tag_of_each_word_is_a_baseline(tmp_path, evaluation_context):
-    _, details, _ = read(evaluated(tmp_path, evaluation_context, "tags", stages=", baselines: [majority_by_word]"))
+    given = evaluated(tmp_path, evaluation_context, "tags", stages=", baselines: [majority_by_word]")
+    _, details, _ = read(given)
     assert 0 < details["baselines"]["majority_by_word"]["accuracy"] <= 1
+    assert list(kept_baselines(given.folder)) == ["majority_by_word"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

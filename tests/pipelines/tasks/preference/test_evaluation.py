@@ -20,6 +20,7 @@ from pipelines.data.reward_inputs import RewardInputFormat, RewardSettings
 from pipelines.evaluation.baselines import NotDefined, longer, shorter
 from pipelines.tasks.preference.evaluation import PairPredictions, difference, score_pairs
 from tests import tiny
+from tests.kept_baselines import kept_baselines
 from tests.pipelines.tasks.preference.test_pairs import rows
 
 ROWS = [
@@ -87,6 +88,8 @@ def test_scores_are_those_of_each_answer_alone(
     assert metrics == {"accuracy": pytest.approx(right / len(rows))}
     assert details["reads"] == reads
     assert set(details["baselines"]) == set(details["paired"]["validation"]) == {"longer", "shorter"}
+    (left,) = tmp_path.rglob("details.json")
+    assert set(kept_baselines(left.parent)) == {"longer", "shorter"}
     gap = details["paired"]["validation"]["longer"]
     assert gap["difference"] == pytest.approx(metrics["accuracy"] - details["baselines"]["longer"]["accuracy"])
     assert gap["interval"][0] <= gap["difference"] <= gap["interval"][1]

@@ -15,6 +15,7 @@ from pipelines.core.load import loads
 from pipelines.runs.run import run
 from pipelines.runs.workspace import StageStore
 from pipelines.tasks.predictions import read_predictions
+from tests.kept_baselines import kept_baselines
 
 RECIPE = """\
 name: rewriting
@@ -73,6 +74,7 @@ def test_an_encoder_decoder_learns_to_rewrite(folder: Path):
     details = json.loads((place / "stages/02-evaluate/details.json").read_text())["turn"]
     assert details["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert details["baselines"]["copy_source"]["bleu"] < 5
+    assert list(kept_baselines(place / "stages/02-evaluate")) == ["copy_source"]
     low, high = details["intervals"]["bleu"]
     assert low <= metrics["bleu"] <= high
     assert details["generation"]["num_beams"] == 2

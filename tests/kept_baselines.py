@@ -1,0 +1,28 @@
+"""What an evaluate stage keeps of its baselines, held against the scores that it says they reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.core.files import read_json
+from pipelines.evaluation.outcomes import Outcomes, read_outcomes
+
+
+def kept_baselines(folder: Path) -> dict[str, list[Outcomes]]:
+    """By name, each benchmark's: computed again from the files, every score is the one in `details.json`."""
+    found = {path.stem: read_outcomes(path) for path in sorted((folder / "baselines").glob("*.parquet"))}
+    details = read_json(folder / "details.json")
+    for name, benchmarks in found.items():
+        for each in benchmarks:
+            nobody = {suffix: np.zeros(len(part), dtype=bool) for suffix, part in each.parts.items()}
+            again = {
+                f"{metric}{suffix}": value
+                for suffix, part in each.parts.items()
+                for metric, value in part.mixed(part, nobody[suffix]).items()  # type: ignore[arg-type]
+            }
+            assert again == pytest.approx(details[each.benchmark]["baselines"][name])
+            assert set(each.identity) == set(details[each.benchmark]["splits"])
+    return found
