@@ -68,7 +68,8 @@ class Launch(Block):
     )
     """`auto` is one per GPU, 1 on a CPU."""
     mixed_precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
-    """`auto` is bf16 where the hardware computes it natively, else no."""
+    """`auto` is bf16 where the hardware is faster in it, else no: on GPUs that multiply it, on processors with AMX, and
+    on AMD's with AVX-512's instructions for it."""
     hosts: int | None = Field(None, ge=1, le=1024)
     """Hosts that share the processes evenly. A server gives a job as many; by hand each of them is started
     (docs/how-to/several-hosts.md). Default: those that the environment names, else one."""

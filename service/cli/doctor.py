@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
+from pipelines.runs.hardware import faster_in_bf16
 from service.cli.child import ask
 from service.cli.publish import size
 
@@ -317,9 +318,12 @@ def gpu_energy() -> list[Finding]:
 
 
 def cpu_precision() -> Finding:
-    """Whether the CPU computes bf16 natively."""
+    """Whether the CPU computes bf16 natively, and is the faster for it."""
     flags = _cpu_flags()
     native = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in flags]
+    if native and not faster_in_bf16():
+        said = f"native ({', '.join(native)}), but slower than fp32 without AMX: mixed_precision auto stays in fp32"
+        return Finding("CPU bf16", said)
     if native:
         return Finding("CPU bf16", f"native ({', '.join(native)}): mixed_precision auto can use bf16")
     return Finding("CPU bf16", "not native: mixed_precision auto stays in fp32 on the CPU")

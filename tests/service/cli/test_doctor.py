@@ -177,8 +177,16 @@ def test_gpus_whose_energy_is_not_counted_are_noted_with_the_package(monkeypatch
     assert doctor.gpu_energy() == []
 
 
-@pytest.mark.parametrize(("flags", "found"), [("fpu amx_bf16 sse", "native (amx_bf16)"), ("fpu sse", "not native")])
-def test_cpu_precision_is_read_from_the_flags(monkeypatch, flags, found):
+@pytest.mark.parametrize(
+    ("flags", "faster", "found"),
+    [
+        ("fpu amx_bf16 sse", True, "native (amx_bf16): mixed_precision auto can"),
+        ("fpu avx512_bf16", False, "native (avx512_bf16), but slower than fp32"),
+        ("fpu sse", False, "not native"),
+    ],
+)
+def test_cpu_precision_is_read_from_the_flags(monkeypatch, flags, faster, found):
+    monkeypatch.setattr(doctor, "faster_in_bf16", lambda: faster)
     monkeypatch.setattr(doctor, "_cpu_info", lambda: f"processor : 0\nmodel name : Some CPU\nflags\t\t: {flags}\n")
     assert doctor.cpu_precision().found.startswith(found)
     assert doctor.cores().found.endswith(", Some CPU")
