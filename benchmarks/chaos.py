@@ -50,7 +50,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if given.database == "postgresql" and (why := Postgresql.missing()):
         sys.exit(why)
-    database = Postgresql(folder) if given.database == "postgresql" else Sqlite(folder)
+    database = Postgresql() if given.database == "postgresql" else Sqlite()
     started = time.monotonic()
     recipe, pause = TINY, (0.2, 1.2)
     if real:

@@ -18,14 +18,14 @@ def torment(folder, database, seed, kills, recipe=TINY, workload="stand-in", **m
 
 
 def test_three_kills_cost_nothing(tmp_path):
-    found = torment(tmp_path, Sqlite(tmp_path), seed=11, kills=3, recipe=TINY.replace("60", "25"), seconds=120)
+    found = torment(tmp_path, Sqlite(), seed=11, kills=3, recipe=TINY.replace("60", "25"), seconds=120)
     assert found.jobs >= 2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [21, 22])
 def test_forty_kills_on_sqlite_cost_nothing(tmp_path, seed):
-    found = torment(tmp_path, Sqlite(tmp_path), seed=seed, kills=40, seconds=900)
+    found = torment(tmp_path, Sqlite(), seed=seed, kills=40, seconds=900)
     assert {"server", "launcher", "run"} <= set(found.kills)
     assert found.resumed > 0
 
@@ -34,7 +34,7 @@ def test_forty_kills_on_sqlite_cost_nothing(tmp_path, seed):
 def test_forty_kills_with_a_database_that_crashes_too_cost_nothing(tmp_path):
     if (why := Postgresql.missing()) is not None:
         pytest.skip(why)
-    found = torment(tmp_path, Postgresql(tmp_path), seed=31, kills=40, seconds=900)
+    found = torment(tmp_path, Postgresql(), seed=31, kills=40, seconds=900)
     assert {"server", "launcher", "run", "database"} <= set(found.kills)
 
 
@@ -42,7 +42,7 @@ def test_forty_kills_with_a_database_that_crashes_too_cost_nothing(tmp_path):
 def test_real_runs_on_two_ranks_survive_kills(tmp_path):
     found = torment(
         tmp_path,
-        Sqlite(tmp_path),
+        Sqlite(),
         seed=41,
         kills=4,
         recipe=REAL,

@@ -4,6 +4,8 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
+import weakref
 from pathlib import Path
 
 BINARIES = next(
@@ -15,9 +17,7 @@ class Sqlite:
     """Nothing to restart: the database is in the server's own process."""
 
     restarts = False
-
-    def __init__(self, folder):
-        self.url = ""
+    url = ""
 
     def start(self):
         """Nothing."""
@@ -27,28 +27,24 @@ class Sqlite:
 
 
 class Postgresql:
-    """A server below `folder`, run as the user `postgres` when this process is root, which initdb refuses."""
+    """A server in a temporary folder, run as the user `postgres` when this process is root, which initdb refuses.
+
+    The folder is none of pytest's: another pytest of the same user takes its right to enter those from everybody else.
+    """
 
     restarts = True
 
-    def __init__(self, folder):
+    def __init__(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.folder = Path(folder) / "postgresql"
-        self.folder.mkdir()
+        self.folder = Path(tempfile.mkdtemp(prefix="finery-postgresql-", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.data = self.folder / "data"
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._as = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
         if self._as:
             shutil.chown(self.folder, "postgres")
-            for parent in self.folder.parents:  # it must be able to reach its folder
-                if (
-                    parent.stat().st_uid == os.getuid()
-                    and not parent.stat().st_mode & 0o001
-                    and str(parent).startswith("/tmp/")
-                ):
-                    parent.chmod(parent.stat().st_mode | 0o011)
         self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8")
         with open(self.data / "postgresql.conf", "a") as file:
             file.write(
