@@ -1,7 +1,7 @@
 """Steps of fine-tuning a classifier: `finery run` beside the best-configured transformers Trainer, in one run.
 
 Both train the same BERT shape from the same random weights on the same rows, with the same batch, learning rate, weight
-decay, precision (bf16 where the processor computes it), dropout, lengths and optimizer. The peer is not the Trainer's
+decay, precision (bf16 where the machine is faster in it), dropout, lengths and optimizer. The peer is not the Trainer's
 default but what an expert sets: rows tokenised once, padded to the longest of their batch (on a GPU to a multiple of
 eight, without cuDNN's attention, which plans each length anew), grouped by length, fused AdamW, batches copied without
 waiting, eager attention on a CPU (faster there than sdpa), no column or device work in the loop. `--compile` sets
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="mini")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, nargs=2, default=(40, 240), help="few and many; many is a multiple of few")
-    parser.add_argument("--fp32", action="store_true")
+    parser.add_argument("--fp32", action="store_true", help="where the machine is faster in bf16, too")
     parser.add_argument("--compile", action="store_true", help="by torch.compile, on both sides")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--bf16", action="store_true", help=argparse.SUPPRESS)
@@ -201,15 +201,18 @@ def main() -> None:
     import torch
     import transformers
 
+    from pipelines.runs.hardware import precision
+
     few, many = given.steps
+    mixed = not given.fp32 and precision("auto") == "bf16"
     taken: dict[str, list[float]] = {"Trainer": [], "finery": []}
     losses: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(folder, given.task, given.shape)
         sides = {
-            "Trainer": lambda: theirs(folder, given.steps, not given.fp32, given.compile),
-            "finery": lambda: ours(folder, given.steps, not given.fp32, given.compile, given.task),
+            "Trainer": lambda: theirs(folder, given.steps, mixed, given.compile),
+            "finery": lambda: ours(folder, given.steps, mixed, given.compile, given.task),
         }
         for _ in range(given.rounds):
             for name, side in sides.items():
@@ -232,7 +235,7 @@ def main() -> None:
         )
     )
     print(
-        f"{given.task}, {given.shape}, batch {BATCH}, {'fp32' if given.fp32 else 'bf16'}, vocabulary {VOCABULARY:,}, torch "
+        f"{given.task}, {given.shape}, batch {BATCH}, {'bf16' if mixed else 'fp32'}, vocabulary {VOCABULARY:,}, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, {given.rounds} "
         f"rounds, steps {few} to {many}"
     )

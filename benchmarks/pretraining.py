@@ -1,7 +1,7 @@
 """Pretraining: the time until a held-out loss, `finery run` beside what run_mlm and run_clm do, in one run.
 
 The peer is the best-configured Trainer: text tokenised once and packed into full blocks, transformers' own collator,
-bf16 where the processor computes it, fused AdamW, a linear schedule with warm-up. It trains for a fixed time, with each
+bf16 where the machine is faster in it, fused AdamW, a linear schedule with warm-up. It trains for a fixed time, with each
 of several learning rates; the lowest held-out loss is what has to be reached. Finery trains from the same weights on
 the same text with `optim: muon`, for shorter and longer, each run with a whole schedule of its own, and the time until
 that loss is read off the line between the two runs around it. Both losses are computed by the same program, from the
@@ -126,6 +126,8 @@ def peer(
     import torch
     from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
+    from pipelines.runs.hardware import precision
+
     tokenizer = AutoTokenizer.from_pretrained(folder / "start")
     masked = objective == "masked_lm"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -142,7 +144,7 @@ def peer(
             warmup_steps=0.1,
             adam_beta2=0.98,
             optim="adamw_torch_fused",
-            bf16=True,
+            bf16=precision("auto") == "bf16",
             torch_compile=compiled,
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
@@ -235,7 +237,7 @@ def ours(
     recipe = {
         "name": name,
         "model": {"checkpoint": str(folder / "start")},
-        "launch": {"num_processes": 1, "mixed_precision": "bf16"},
+        "launch": {"num_processes": 1, "mixed_precision": "auto"},
         "stages": [
             {
                 "stage": "pretrain",
@@ -271,6 +273,7 @@ def report_step(work: str, tokens: int, peer: Trained, own: Trained, steps: dict
     """The rows of a step of so many tokens: its time, its memory, and its share of what the machine can do."""
     import torch
 
+    from pipelines.runs.hardware import precision
     from pipelines.trainers.throughput import matrix_rate
 
     same = "weights, text, batch"
@@ -279,11 +282,13 @@ def report_step(work: str, tokens: int, peer: Trained, own: Trained, steps: dict
     report(Row(f"{work}: peak memory", "best-configured Trainer", *least, "MiB at most", same, 4.0))
     if own.share is not None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        rate = matrix_rate(device, "bf16") / 1e12
+        computed = precision("auto")
+        rate = matrix_rate(device, computed) / 1e12
         name = "measured rate of large products"
         same = "operations of products that a step really did, counted by torch"
         found = own.share * tokens / steps["finery"] * rate
-        report(Row(f"{work}: bf16 rate", name, rate, found, "TFLOP a second", same, 0.5))
+        in_words = "fp32" if computed == "no" else computed
+        report(Row(f"{work}: {in_words} rate", name, rate, found, "TFLOP a second", same, 0.5))
 
 
 def reached(target: float, points: list[tuple[float, float]]) -> float:
