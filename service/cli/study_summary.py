@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-STYLES = {"reference": "bold", "better": "green", "worse": "red"}
+STYLES = {"reference": "bold", "better": "green", "worse": "red", "confirmed": "green", "refuted": "red"}
 
 
 def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
-    """Print the table of a study, what is missing from it, and where everything lies."""
+    """Print the table of a study, what came of its hypotheses, what is missing, and where everything lies."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -29,6 +29,9 @@ def show(data: Mapping[str, Any], folder: Path, console: Console | None = None) 
     for heading, rows in blocks(data):
         console.print()
         _whole(console, Padding(study_table(heading, rows, data["reference"]), (0, 0, 0, 2), expand=False))
+    if data.get("hypotheses"):
+        console.print()
+        _whole(console, Padding(expected_table(data["hypotheses"]), (0, 0, 0, 2), expand=False))
     console.print()
     console.print(Text(f"  {counts(data)}"))
     if data.get("budget"):
@@ -150,6 +153,29 @@ def _cells(row: Mapping[str, Any], metric: str, reference: str | None) -> list[s
         duration(costs["train_runtime"]) if "train_runtime" in costs else "",
         size(costs["saved_bytes"]) if "saved_bytes" in costs else "",
     ]
+
+
+def expected_table(hypotheses: Sequence[Mapping[str, Any]]) -> Table:
+    """One row a hypothesis and benchmark."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim", border_style="dim")
+    for name in ("expected", "where", "difference, 95 %", "p", "outcome"):
+        table.add_column(name, no_wrap=True)
+    for each in hypotheses:
+        (one, other), (low, high) = each["names"], each["interval"]
+        p = each["p_equivalent"] if each["expected"] == "equal" else each["p_corrected"]
+        cells = [
+            each["claim"],
+            ", ".join((each["benchmark"], *each["labels"].values())),
+            f"{one} less {other}: {each['difference']:+.3f} ({low:+.3f} to {high:+.3f})",
+            "" if p is None else p_value(p),
+            each["outcome"] + (f": {' and '.join(each['lacks'])}" if each["lacks"] else ""),
+        ]
+        table.add_row(*map(Text, cells), style=STYLES.get(each["outcome"]))
+    return table
 
 
 def _against(row: Mapping[str, Any], figure: Mapping[str, Any]) -> str:

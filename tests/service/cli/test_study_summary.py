@@ -51,6 +51,22 @@ def test_the_summary_names_every_reason_once(tmp_path):
     assert "1/2" in text
 
 
+def test_what_was_expected_stands_below_the_tables_with_its_outcome(tmp_path):
+    expected = {
+        "claim": "LoRA [of rank 4] is ahead", "names": ["lora", "full"], "expected": "better", "labels": {"task": "a"},
+        "benchmark": "glue/mrpc", "metric": "accuracy", "difference": 0.05, "interval": [0.01, 0.09], "p_corrected": 0.02,
+        "p_equivalent": None, "margin": None, "lacks": [], "outcome": "confirmed",
+    }  # fmt: skip
+    few = expected | {"outcome": "undecided", "lacks": ["2 of 3 seeds"]}
+    console = Console(file=io.StringIO(), width=200)
+    show(DATA | {"hypotheses": [expected, few]}, tmp_path, console)
+    (line,) = [each for each in console.file.getvalue().splitlines() if "confirmed" in each]
+    assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
+        "LoRA [of rank 4] is ahead", "glue/mrpc, a", "lora less full: +0.050 (+0.010 to +0.090)", "0.020", "confirmed",
+    ]  # fmt: skip
+    assert "undecided: 2 of 3 seeds" in console.file.getvalue()
+
+
 def test_tasks_stand_side_by_side_with_their_mean(tmp_path):
     def score(mean, verdict, apart=None):
         difference = (
