@@ -1,8 +1,9 @@
 """What a study expected of its methods, and what came out: confirmed, refuted or undecided.
 
 A hypothesis is about two entries of the matrix on one benchmark, at equal entries of all other keys, or about one and
-a baseline that its evaluate stages fit on the same rows. Their difference is tested as rows are, paired by examples and seeds, and its p-values are corrected for all hypotheses of the study.
-Without three seeds of both, or without a search of their settings, nothing is confirmed or refuted.
+a baseline that its evaluate stages fit on the same rows. Their difference is tested as rows are, paired by examples and
+seeds, and its p-values are corrected for all hypotheses of the study. Without three seeds of both, or without a search
+of their settings, nothing is confirmed or refuted.
 """
 
 from __future__ import annotations
