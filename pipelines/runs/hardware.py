@@ -15,37 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pipelines.core.interfaces import Precision
-from pipelines.core.launch import lacking_deepspeed
+from pipelines.core.launch import NATIVE_BF16, faster_in_bf16, lacking_deepspeed, processor, processor_flags
 from pipelines.runs.distributed import cores, hosts
-
-NATIVE_BF16 = {"avx512_bf16", "amx_bf16"}
-"""Feature flags of processors that multiply bfloat16 themselves."""
-
-
-def processor_flags(proc: Path = Path("/proc")) -> set[str]:
-    """Feature flags of the first processor (Linux on x86); empty elsewhere."""
-    return set(_processor(proc, "flags").split())
-
-
-def faster_in_bf16(proc: Path = Path("/proc")) -> bool:
-    """Whether the first processor trains faster in bfloat16 than in float32: with AMX, or with AVX-512's instructions
-    for it on AMD's cores. Intel's without AMX do half as many of them a cycle as of float32's (decision 25)."""
-    flags = processor_flags(proc)
-    return "amx_bf16" in flags or ("avx512_bf16" in flags and _processor(proc, "vendor_id") != "GenuineIntel")
 
 
 def processor_name() -> str:
     """The processor's marketing name, as far as the system tells."""
-    return _processor(Path("/proc"), "model name") or platform.processor() or platform.machine()
-
-
-def _processor(proc: Path, key: str) -> str:
-    """What the kernel says of the first processor; empty where it says nothing."""
-    try:
-        lines = (proc / "cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+    return processor("model name") or platform.processor() or platform.machine()
 
 
 def processes(num_processes: int | Literal["auto"]) -> int:

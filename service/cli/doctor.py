@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipelines.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, CommandError
-from pipelines.runs.hardware import faster_in_bf16
+from pipelines.core.launch import faster_in_bf16
 from service.cli.child import ask
 from service.cli.publish import size
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from pipelines.core.errors import RecipeError
 from pipelines.core.files import configs_folder
-from pipelines.core.launch import SEVERAL, Launch, from_accelerate
+from pipelines.core.launch import SEVERAL, Launch, faster_in_bf16, from_accelerate
 from pipelines.core.load import load
 
 FILES = sorted((configs_folder() / "launch").glob("*.yaml"))
@@ -264,3 +264,20 @@ def test_a_profile_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPa
     assert why is not None
     assert why.startswith("the profile zero3 needs the package deepspeed")
     assert Launch(profile="fsdp2", num_processes=2).unavailable_reason() is None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", "avx512f avx512_bf16", True),
+        ("GenuineIntel", "avx512f avx512_bf16", False),
+        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16", True),
+        ("GenuineIntel", "avx512f", False),
+        ("AuthenticAMD", "avx2", False),
+    ],
+)
+def test_a_processor_is_faster_in_bf16_by_its_maker_and_flags(
+    vendor: str, flags: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu {flags}\n")
+    assert faster_in_bf16(tmp_path) is expected

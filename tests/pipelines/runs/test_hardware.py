@@ -46,22 +46,6 @@ def test_auto_on_a_cpu_is_what_it_is_faster_in(faster: bool, expected: str, monk
 
 
 @pytest.mark.parametrize(
-    ("vendor", "flags", "expected"),
-    [
-        ("AuthenticAMD", "avx512f avx512_bf16", True),
-        ("GenuineIntel", "avx512f avx512_bf16", False),
-        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16", True),
-        ("GenuineIntel", "avx512f", False),
-        ("AuthenticAMD", "avx2", False),
-    ],
-)
-def test_a_processor_is_faster_in_bf16_by_its_maker_and_flags(
-    vendor: str, flags: str, expected: bool, tmp_path: Path
-) -> None:
-    assert hardware.faster_in_bf16(machine(tmp_path, flags, vendor=vendor)) is expected
-
-
-@pytest.mark.parametrize(
     ("flags", "precision", "warned"),
     [
         ("avx2 fma", "bf16", "which this processor does not multiply itself"),
