@@ -55,7 +55,7 @@ def processor_flags(proc: Path = Path("/proc")) -> set[str]:
 
 def faster_in_bf16(proc: Path = Path("/proc")) -> bool:
     """Whether the first processor trains faster in bfloat16 than in float32: with AMX, or with AVX-512's instructions
-    for it on AMD's cores. Intel's without AMX do half as many of them a cycle as of float32's (decision 25)."""
+    for it on AMD's cores. One of Intel's with these and without AMX was measured to be slower (decision 25)."""
     flags = processor_flags(proc)
     return "amx_bf16" in flags or ("avx512_bf16" in flags and processor("vendor_id", proc) != "GenuineIntel")
 

@@ -397,14 +397,15 @@ def _up_to(draft: Draft, search: Search) -> Draft:
 
 
 def _unmeasured(study: StudyRecipe, cells: Sequence[Cell]) -> list[ConfigIssue]:
-    """Hypotheses about a baseline that no cell measures."""
+    """Hypotheses about a baseline that no cell measures and keeps the answers of; few-shot evaluations keep none."""
     labels = [entry.label for axis in study.axes for entry in axis.entries]
-    measured = {name for cell in cells for stage in cell.recipe.stages for name in getattr(stage, "baselines", ())}
+    stages = [stage for cell in cells for stage in cell.recipe.stages if not getattr(stage, "few_shot", None)]
+    measured = {name for stage in stages for name in getattr(stage, "baselines", ())}
     known = ", ".join(sorted(measured)) or "none"
     return [
         (
             ("study", "hypotheses", position),
-            f"'{name}' is a baseline that no stage measures; put it into 'baselines' of an evaluate stage. "
+            f"'{name}' is a baseline that no stage measures; put it into 'baselines' of an evaluate stage without few_shot. "
             f"Measured: {known}",
         )
         for position, hypothesis in enumerate(study.options.hypotheses)

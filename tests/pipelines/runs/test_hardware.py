@@ -49,7 +49,7 @@ def test_auto_on_a_cpu_is_what_it_is_faster_in(faster: bool, expected: str, monk
     ("flags", "precision", "warned"),
     [
         ("avx2 fma", "bf16", "which this processor does not multiply itself"),
-        ("avx512_bf16", "bf16", "but without AMX: a step takes 1.3 to 1.6 times as long"),
+        ("avx512_bf16", "bf16", "but without AMX: a step took 1.3 to 1.6 times as long"),
         ("avx512_bf16 amx_bf16", "bf16", None),
         ("avx2 fma", "no", None),
     ],

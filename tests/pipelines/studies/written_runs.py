@@ -21,7 +21,7 @@ from pipelines.studies.workers import DeviceSlot, RunEnd
 from pipelines.tasks.predictions import ClassPredictions, write_predictions
 
 EXAMPLES = 400
-GUESSED = 0.75
+GUESSED = 0.6
 """Share of the examples that the baseline `naive_bayes` answers rightly, where the evaluate stage names it."""
 RECIPE = """\
 name: methods
@@ -104,7 +104,7 @@ def _score(place: Path, recipe: Recipe, answered: np.ndarray) -> None:
         "splits": {"": "validation"},
         "intervals": {"accuracy": [0.0, 1.0]},
     }
-    if "naive_bayes" in recipe.stages[-1].baselines:  # type: ignore[attr-defined]
+    if "naive_bayes" in getattr(recipe.stages[-1], "baselines", ()):
         guessed = np.where(right(GUESSED, 0), labels, 1 - labels)
         reached = {"accuracy": GUESSED}
         columns = {"index": np.arange(EXAMPLES), "label": labels, "logits": np.eye(2)[guessed]}
