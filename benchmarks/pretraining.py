@@ -1,8 +1,8 @@
 """Pretraining: the time until a held-out loss, `finery run` beside what run_mlm and run_clm do, in one run.
 
 The peer is the best-configured Trainer: text tokenised once and packed into full blocks, transformers' own collator,
-bf16 where the machine is faster in it, fused AdamW, a linear schedule with warm-up. It trains for a fixed time, with each
-of several learning rates; the lowest held-out loss is what has to be reached. Finery trains from the same weights on
+bf16 where the machine is faster in it, fused AdamW, a linear schedule with warm-up. It trains for a fixed time, with
+each of several learning rates; the lowest held-out loss is what has to be reached. Finery trains from the same weights on
 the same text with `optim: muon`, for shorter and longer, each run with a whole schedule of its own, and the time until
 that loss is read off the line between the two runs around it. Both losses are computed by the same program, from the
 saved models, in fp32, on the same held-out blocks with the same masks. The plain step of both sides is timed first.

@@ -160,7 +160,7 @@ class Report:
             if all(answered.values()):
                 about = {"splits": {each.suffix: each.split for each in labelled}}
                 reached = BenchmarkScores(
-                    choice.name, self.context.folder.name, name, found.scores[name], details=about
+                    choice.name, self.context.stage_id, name, found.scores[name], details=about
                 )
                 self.guessed.setdefault(name, []).append(outcomes_of_answers(reached, choice, answered))
         return found.scores, found.skipped
