@@ -159,9 +159,7 @@ class Report:
             answered = {each.suffix: each.answered(answers_of[each.suffix]) for each in labelled}
             if all(answered.values()):
                 about = {"splits": {each.suffix: each.split for each in labelled}}
-                reached = BenchmarkScores(
-                    choice.name, self.context.stage_id, name, found.scores[name], details=about
-                )
+                reached = BenchmarkScores(choice.name, self.context.stage_id, name, found.scores[name], details=about)
                 self.guessed.setdefault(name, []).append(outcomes_of_answers(reached, choice, answered))
         return found.scores, found.skipped
 
