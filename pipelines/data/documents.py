@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, ModelError
-from pipelines.data.tokenising import chunks
+from pipelines.data.tokenising import chunks, each_once
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,11 +57,13 @@ def read_documents(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> 
     rows: list[int] = []
     number = 0
     for chunk in chunks(texts):
-        encoded = _encoded(tokenizer, chunk, return_offsets_mapping=True)
-        for text, ids, places in zip(chunk, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        different, which = each_once(chunk)
+        encoded = _encoded(tokenizer, different, return_offsets_mapping=True)
+        for at in which:
+            ids, places = encoded["input_ids"][at], encoded["offset_mapping"][at]
             if ids:
                 tokens.append(np.asarray(ids, dtype=np.int64))
-                sizes.append(_bytes_of(text, np.asarray(places, dtype=np.int64)[:, 1]))
+                sizes.append(_bytes_of(different[at], np.asarray(places, dtype=np.int64)[:, 1]))
                 rows.append(number)
             number += 1
     if not rows:
@@ -73,9 +75,11 @@ def read_documents(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> 
 def token_streams(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[tuple[Ints, Ints]]:
     """(tokens, where each document begins) for each chunk of texts, without offsets; documents without tokens stay."""
     for chunk in chunks(texts):
-        ids = _encoded(tokenizer, chunk)["input_ids"]
+        different, which = each_once(chunk)
+        encoded = [np.asarray(each, dtype=np.int64) for each in _encoded(tokenizer, different)["input_ids"]]
+        ids = [encoded[at] for at in which]
         lengths = np.asarray([len(each) for each in ids])
-        yield np.concatenate([np.asarray(each, dtype=np.int64) for each in ids]), np.cumsum(lengths) - lengths
+        yield np.concatenate(ids), np.cumsum(lengths) - lengths
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, texts: list[str], **others: bool) -> Any:

@@ -75,6 +75,14 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
+def each_once(texts: list[str]) -> tuple[list[str], list[int]]:
+    """The different texts in their order, and which of them each text is: a passage stands in the data once for each of
+    its questions, and is tokenised once."""
+    places: dict[str, int] = {}
+    which = [places.setdefault(text, len(places)) for text in texts]
+    return list(places), which
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -188,16 +196,20 @@ def _description(tokenizer: PreTrainedTokenizerBase) -> tuple[str, bool] | None:
 
 def tokens_of(encode: Encode, texts: list[str], sentences: bool) -> TokenisedDocuments:
     """The tokens of one chunk."""
-    ids, offsets = encode(texts, sentences)
+    different, which = each_once(texts)
+    ids, offsets = encode(different, sentences)
     if offsets is None:
-        arrays = [np.asarray(each, dtype=np.int32) for each in ids if each]
+        encoded = [np.asarray(each, dtype=np.int32) for each in ids]
+        arrays = [encoded[at] for at in which if len(encoded[at])]
         lengths = np.asarray([len(each) for each in arrays], dtype=np.int64)
         return TokenisedDocuments(_joined(arrays, np.int32), lengths, np.empty(0, dtype=np.int64))
-    cut = [
+    parts = [
         (np.asarray(each, dtype=np.int32), _sentence_lengths(len(each), np.asarray(places)[:, 0], text))
-        for each, places, text in zip(ids, offsets, texts, strict=True)
         if each
+        else None
+        for each, places, text in zip(ids, offsets, different, strict=True)
     ]
+    cut = [part for at in which if (part := parts[at]) is not None]
     counts = np.asarray([len(lengths) for _, lengths in cut], dtype=np.int64)
     return TokenisedDocuments(
         _joined([each for each, _ in cut], np.int32), counts, _joined([lengths for _, lengths in cut], np.int64)

@@ -14,7 +14,7 @@ import pytest
 
 from pipelines.core.errors import ProcessLost
 from pipelines.data import tokenising
-from pipelines.data.tokenising import Tokenising, chunks, tokenised
+from pipelines.data.tokenising import Tokenising, chunks, tokenised, tokens_of
 from tests import tiny
 
 TEXTS = [f"{'. '.join(part.capitalize() for part in text.split(' on '))}." for text in tiny.TEXTS] + ["", "?\n\nWhat"]
@@ -32,6 +32,20 @@ def test_several_processes_make_what_one_makes(sentences: bool, monkeypatch: pyt
     with_specials(["a b"], padding="max_length", max_length=5, truncation=True)  # a state that must not be taken along
     assert flat(tokenised(with_specials, TEXTS, 2, sentences)) == expected
     assert flat(tokenised(tiny.tokenizer(), TEXTS, 1, sentences)) == expected
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_text_that_stands_in_the_data_many_times_is_tokenised_once(sentences: bool) -> None:
+    encode, asked = tokenising._encoder(tiny.tokenizer()), []
+
+    def asking(texts: list[str], offsets: bool) -> Any:
+        asked.extend(texts)
+        return encode(texts, offsets)
+
+    texts = [TEXTS[0], "", TEXTS[1], TEXTS[0], TEXTS[0], "", TEXTS[-1], TEXTS[1]]
+    found = tokens_of(asking, texts, sentences)
+    assert asked == [TEXTS[0], "", TEXTS[1], TEXTS[-1]]
+    assert flat([found]) == flat([tokens_of(encode, [text], sentences) for text in texts])
 
 
 def test_other_processes_are_started_only_where_there_is_enough_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
