@@ -5,17 +5,23 @@ moves a matrix by the orthogonal matrix nearest to its momentum, which five Newt
 matrices, heads, norms and biases stay with AdamW. The update of a matrix is scaled by 0.2 √max(rows, columns): its root
 mean square is then about that of AdamW's, so that one learning rate and one weight decay mean the same for both (Liu et
 al. 2025, "Muon is Scalable for LLM Training", section 2.2, arxiv.org/abs/2502.16982).
+
+torch takes the Newton-Schulz steps in bfloat16, whatever the weights are. A processor that is not faster in it takes
+them in float32 here: one without instructions for it needs 20 to 50 times as long for torch's (decision 25).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer, _muon
 from transformers.pytorch_utils import Conv1D
+
+from pipelines.core.launch import faster_in_bf16
 
 MOMENTUM = 0.95
 
@@ -30,6 +36,29 @@ def matrices_of_layers(model: nn.Module) -> list[nn.Parameter]:
                 if isinstance(module, nn.Linear | Conv1D) and module.weight.requires_grad:
                     found.setdefault(id(module.weight), module.weight)
     return [weight for key, weight in found.items() if key not in embeddings]
+
+
+def orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """What torch's Newton-Schulz steps make of a matrix (rows, columns), in float32."""
+    first, second, third = coefficients
+    wide = matrix.size(0) <= matrix.size(1)
+    found = (matrix if wide else matrix.T).float()
+    found = found / found.norm().clamp(min=eps)  # singular values are at most 1
+    for _ in range(steps):
+        gram = found @ found.T
+        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=second, alpha=third), found, beta=first)
+    return found if wide else found.T
+
+
+@contextmanager
+def in_float32() -> Iterator[None]:
+    """torch's Muon takes the steps of `orthogonal` inside the `with` block: it has no option for their precision."""
+    theirs = _muon._zeropower_via_newtonschulz
+    _muon._zeropower_via_newtonschulz = orthogonal
+    try:
+        yield
+    finally:
+        _muon._zeropower_via_newtonschulz = theirs
 
 
 class MuonWithAdamW(Optimizer):
@@ -60,6 +89,7 @@ class MuonWithAdamW(Optimizer):
             {"params": [weight for name, weight in others if (name in decayed) is decays], "weight_decay": decay}
             for decays, decay in ((True, weight_decay), (False, 0.0))
         ]
+        self.precise = matrices[0].device.type == "cpu" and not faster_in_bf16()
         self.adamw = AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
         for optimizer in (self.muon, self.adamw):
             for group in optimizer.param_groups:
@@ -73,5 +103,6 @@ class MuonWithAdamW(Optimizer):
         for optimizer in (self.muon, self.adamw):
             optimizer.param_groups = [group for group in self.param_groups if group["by"] == type(optimizer).__name__]
             optimizer.state = self.state
-            optimizer.step()
+            with in_float32() if self.precise else nullcontext():
+                optimizer.step()
         return loss

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim import _muon
 from transformers import get_scheduler
 
 from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context
 from pipelines.core.load import loads
-from pipelines.trainers.muon import MuonWithAdamW, matrices_of_layers
+from pipelines.trainers import muon
+from pipelines.trainers.muon import MuonWithAdamW, matrices_of_layers, orthogonal
 from tests import tiny
 from tests.pipelines.trainers.test_trainer import classification_loss, examples, simple, weights
 
@@ -57,8 +59,10 @@ def test_a_frozen_weight_is_left_out_and_a_model_without_layers_refused():
         optimizer_of(torch.nn.Linear(3, 3))
 
 
-def test_an_update_is_an_orthogonal_matrix_scaled_by_its_longer_side():
+@pytest.mark.parametrize("fast", [True, False])
+def test_an_update_is_an_orthogonal_matrix_scaled_by_its_longer_side(fast: bool, monkeypatch: pytest.MonkeyPatch):
     """Its singular values are near 1 times 0.2 √max(rows, columns) times the rate, whatever the gradient's were."""
+    monkeypatch.setattr(muon, "faster_in_bf16", lambda: fast)
     torch.manual_seed(0)
     model = torch.nn.ModuleDict(
         {"layers": torch.nn.ModuleList([torch.nn.Linear(24, 60, bias=False)]), "head": torch.nn.Linear(60, 2)}
@@ -71,6 +75,32 @@ def test_an_update_is_an_orthogonal_matrix_scaled_by_its_longer_side():
     singular = torch.linalg.svdvals(before - matrix.detach()) / scale
     assert singular.min() > 0.5
     assert singular.max() < 1.3
+
+
+@pytest.mark.parametrize("shape", [(24, 60), (60, 24), (24, 24)])
+def test_newton_schulz_steps_in_float32_are_torchs_but_for_their_rounding(shape: tuple[int, int]):
+    torch.manual_seed(0)
+    matrix, settings = torch.randn(shape), ((3.4445, -4.775, 2.0315), 5, 1e-7)
+    theirs = _muon._zeropower_via_newtonschulz(matrix, *settings)
+    ours = orthogonal(matrix, *settings)
+    assert theirs.dtype == torch.bfloat16, "torch may have an option for the precision: take it, and drop `in_float32`"
+    assert ours.dtype == torch.float32
+    assert (theirs - ours).norm() < 0.02 * ours.norm()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_processor_that_is_slow_in_bfloat16_takes_the_steps_in_float32(fast: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(muon, "faster_in_bf16", lambda: fast)
+    asked: list[Any] = []
+    monkeypatch.setattr(muon, "orthogonal", lambda *given, was=orthogonal: asked.append(given) or was(*given))
+    model = tiny.build("bert", tiny.MASKED)
+    optimizer = optimizer_of(model)
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape)
+    theirs = _muon._zeropower_via_newtonschulz
+    optimizer.step()
+    assert len(asked) == (0 if fast else len(moved_by_muon(optimizer)))
+    assert _muon._zeropower_via_newtonschulz is theirs
 
 
 def test_what_adamw_moves_is_moved_as_by_adamw_alone():
