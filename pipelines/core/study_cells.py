@@ -405,8 +405,8 @@ def _unmeasured(study: StudyRecipe, cells: Sequence[Cell]) -> list[ConfigIssue]:
     return [
         (
             ("study", "hypotheses", position),
-            f"'{name}' is a baseline that no stage measures; put it into 'baselines' of an evaluate stage without few_shot. "
-            f"Measured: {known}",
+            f"'{name}' is a baseline that no stage measures; put it into 'baselines' of an evaluate stage without "
+            f"few_shot. Measured: {known}",
         )
         for position, hypothesis in enumerate(study.options.hypotheses)
         for name in hypothesis.names

@@ -160,7 +160,7 @@ def energy_since(before: Mapping[str, EnergyCounter], now: Mapping[str, EnergyCo
 CORE = {"no": 50e9, "bf16": 80e9}
 """FLOP/s that training reaches on one core with AVX-512, by precision. Measured; see the module's docstring."""
 WITHOUT_AMX = 1.5
-"""How many times as long as in float32 a step in bfloat16 takes on Intel's cores without AMX. Measured on one: decision 25."""
+"""How many times as long a step in bfloat16 takes as in float32 on Intel's cores without AMX. Measured: decision 25."""
 PLAIN_CORE = 25e9
 """FLOP/s of a core without AVX-512. Assumed: half as wide."""
 GPU_SHARE = 0.3
