@@ -89,7 +89,7 @@ class MuonWithAdamW(Optimizer):
             {"params": [weight for name, weight in others if (name in decayed) is decays], "weight_decay": decay}
             for decays, decay in ((True, weight_decay), (False, 0.0))
         ]
-        self.precise = matrices[0].device.type == "cpu" and not faster_in_bf16()
+        self.slow_in_bf16 = not faster_in_bf16()
         self.adamw = AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
         for optimizer in (self.muon, self.adamw):
             for group in optimizer.param_groups:
@@ -103,6 +103,7 @@ class MuonWithAdamW(Optimizer):
         for optimizer in (self.muon, self.adamw):
             optimizer.param_groups = [group for group in self.param_groups if group["by"] == type(optimizer).__name__]
             optimizer.state = self.state
-            with in_float32() if self.precise else nullcontext():
+            on_cpu = self.param_groups[0]["params"][0].device.type == "cpu"
+            with in_float32() if on_cpu and self.slow_in_bf16 else nullcontext():
                 optimizer.step()
         return loss
