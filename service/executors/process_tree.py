@@ -192,7 +192,7 @@ class MemoryWatch:
         tree = [pid for pid in descendants(root) if pid != without]
         used = sum(_anonymous(pid) for pid in tree)
         if used > self.limit:  # pages that several share were counted for each: the kernel knows their part
-            used = sum(_proportional(pid) for pid in tree)
+            used = _together(tree)
         self.next_look = time.monotonic() + (self.OFTEN if used > self.limit / 2 else self.SELDOM)
         return used > self.limit
 
@@ -200,6 +200,17 @@ class MemoryWatch:
 def _anonymous(pid: int) -> int:
     """Bytes that only this machine's memory or swap holds: neither programs nor files that can be read again."""
     return _kilobytes(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+
+
+def _together(tree: list[int]) -> int:
+    """Bytes of all these processes, a page that several share once. Where one ends between the first reading and the last, its
+    part falls to those that are read later and would count twice: those that are left are read anew."""
+    while True:
+        used = sum(_proportional(pid) for pid in tree)
+        left = [pid for pid in tree if _anonymous(pid)]
+        if len(left) == len(tree):
+            return used
+        tree = left
 
 
 def _proportional(pid: int) -> int:

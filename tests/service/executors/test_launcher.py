@@ -243,6 +243,32 @@ def test_memory_that_processes_share_counts_once(tmp_path):
         assert ended(executor, handle) == Exited(0), printed(executor, handle)
 
 
+def test_processes_that_end_while_they_are_counted_count_once(monkeypatch):
+    """What one shared falls to those that are read after its end."""
+    code = "import os, time; a = bytearray(160 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(60)"
+    started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    proportional, parts = process_tree._proportional, {}
+
+    def ends_the_one_before(pid):
+        if parts and pid not in parts:
+            before = list(parts)[-1]
+            os.kill(before, signal.SIGKILL)
+            until(lambda: not process_tree._anonymous(before))
+        part = proportional(pid)
+        parts.setdefault(pid, part)
+        return part
+
+    try:
+        assert [started.stdout.readline() for _ in range(4)] == [b"up\n"] * 4
+        assert not process_tree.MemoryWatch(150 << 20).exceeded(started.pid)
+        monkeypatch.setattr(process_tree, "_proportional", ends_the_one_before)
+        assert not process_tree.MemoryWatch(150 << 20).exceeded(started.pid)
+        assert sum(parts.values()) > 150 << 20
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
 def test_the_kernel_s_count_of_memory_kills_is_read(tmp_path):
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n")
     assert process_tree.memory_kills(str(tmp_path)) == 2
