@@ -11,18 +11,29 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
-ASKED = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.linear, _aten.matmul}
-"""The last two are seen where no gradient is taken; elsewhere they come as the others."""
-Laid = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Shape, strides and precision of a tensor."""
-Product = tuple[Any, tuple[Laid | None, ...]]
-"""One of torch's operations, and its tensors."""
+ASKED = {
+    *(_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.linear, _aten.matmul),
+    torch.ops.mkldnn._linear_pointwise,
+}
+"""The last three are seen where no gradient is taken; elsewhere they come as the others."""
+
+
+class Laid(NamedTuple):
+    """How a tensor of plain layout lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Product = tuple[Any, tuple[Any, ...]]
+"""One of torch's operations, and what it was given: how its tensors lay, and everything else as it was."""
 
 
 class _Noting(TorchDispatchMode):
@@ -32,9 +43,14 @@ class _Noting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in ASKED:
-            laid = tuple(None if each is None else (tuple(each.shape), each.stride(), each.dtype) for each in args)
-            self.found[(func, laid)] += 1
+            self.found[(func, tuple(map(_laid, args)))] += 1
         return func(*args, **(kwargs or {}))
+
+
+def _laid(given: Any) -> Any:
+    if isinstance(given, torch.Tensor) and not given.is_mkldnn:
+        return Laid(tuple(given.shape), given.stride(), given.dtype)
+    return tuple(given) if isinstance(given, list) else given
 
 
 def products_of(work: Callable[[], Any]) -> Counter[Product]:
@@ -46,15 +62,13 @@ def products_of(work: Callable[[], Any]) -> Counter[Product]:
 
 def alone(products: Counter[Product], clock: Callable[[], float] = time.perf_counter, rounds: int = 3) -> float:
     """Seconds of these products and nothing else, the least of `rounds`."""
-    tensors: dict[Laid, torch.Tensor] = {}
-    for _, laid in products:
-        for each in laid:
-            if each is not None and each not in tensors:
-                shape, strides, dtype = each
-                tensors[each] = torch.empty_strided(shape, strides, dtype=dtype).normal_()
+    laid = {each for _, given in products for each in given if isinstance(each, Laid)}
+    tensors: dict[Any, torch.Tensor] = {
+        each: torch.empty_strided(*each[:2], dtype=each.dtype).normal_() for each in laid
+    }
     calls = [
-        (func, [None if each is None else tensors[each] for each in laid], times)
-        for (func, laid), times in products.items()
+        (func, [tensors[each] if isinstance(each, Laid) else each for each in given], times)
+        for (func, given), times in products.items()
     ]
     taken = []
     with torch.inference_mode():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.interfaces import Context, Head
 from pipelines.models.heads import auto_class
+from pipelines.models.opening import fuse_activations
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,11 +42,17 @@ class ModelShape:
 
 
 def open_once(context: Context, head: Head, opened: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """What `opened` gives: where weights are to be divided, on the first process itself and on the others a model of
-    its shape. Called on every process.
+    """What `opened` gives, with fused activations: where weights are to be divided, on the first process itself and on
+    the others a model of its shape. Called on every process.
 
     A model that the others cannot make of its configuration, such as one with code of its own, is opened by each.
     """
+    model = _once(context, head, opened)
+    fuse_activations(model)
+    return model
+
+
+def _once(context: Context, head: Head, opened: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     if not context.world.is_sharded:
         return opened()
     main = context.world.is_main

@@ -60,7 +60,7 @@ def build(
         sentence = " ".join(str(error).split())
         raise ModelError(f"model.architecture cannot be built as {kind.__name__}: {sentence[:400]}") from error
     model.finery_new_modules = _fresh_modules(model)
-    fuse_activations(model)
+    _fuse_on_gpu(model)
     return model
 
 
@@ -170,7 +170,7 @@ def open_folder(
     model.finery_new_modules = fresh
     if pooled.moves:
         model = pooling.moved(model, head)
-    fuse_activations(model)
+    _fuse_on_gpu(model)
     model.finery_folder = source  # where what is told of it lies, beside its weights
     if pooled.changes:  # it lies in no folder as it is: an adapter must be given its base
         model.name_or_path = ""
@@ -318,13 +318,16 @@ def _fresh_modules(model: PreTrainedModel) -> list[str]:
     return outermost(name for name, shape in weights.items() if brought.get(name.removeprefix(prefix)) != shape)
 
 
-def fuse_activations(model: nn.Module) -> None:
-    """Let torch's own operation compute GELU wherever `fused` knows it, on a GPU: on a processor a model says to the
-    bit what transformers says."""
+def _fuse_on_gpu(model: nn.Module) -> None:
+    """On a processor a model that is only asked says to the bit what transformers says."""
     import torch
 
-    if not torch.cuda.is_available():
-        return
+    if torch.cuda.is_available():
+        fuse_activations(model)
+
+
+def fuse_activations(model: nn.Module) -> None:
+    """Let torch's own operation compute GELU wherever `fused` knows it."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if (better := fused(child)) is not child:

@@ -141,6 +141,8 @@ def answers(
     """
     import torch
 
+    from pipelines.models.packed_linear import packed
+
     world = world or World()
     if not lengths:
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
@@ -149,7 +151,7 @@ def answers(
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
     rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), rounded:
+    with torch.inference_mode(), rounded, packed(model):
         for number, batch in enumerate(batches):
             done += len(batch)
             if number % world.size != world.rank:

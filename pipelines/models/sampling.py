@@ -38,6 +38,7 @@ from pipelines.data.completions import padding_token
 from pipelines.data.ragged import padded_tensors
 from pipelines.data.randomness import uniforms
 from pipelines.models.checkpoint import start_token
+from pipelines.models.packed_linear import packed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -276,7 +277,7 @@ def _asked_plainly(
         for holder in holders:
             holder.generation_config = GenerationConfig(**tokens)
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), packed(model):
             yield generate
     finally:
         model.train(training)

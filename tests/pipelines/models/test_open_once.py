@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config
+from transformers.activations import GELUTanh, NewGELUActivation
 
 from pipelines.core.interfaces import Head, World
 from pipelines.models import opening
@@ -50,6 +51,17 @@ def ranks(count: int, head: Head, opened: Callable[[], Any]) -> tuple[list[Any],
     for thread in threads:
         thread.join(60)
     return models, sorted(callers)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_is_to_be_trained_computes_its_gelu_at_once(processes: int) -> None:
+    config = GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    plain = AutoModelForCausalLM.from_config(config).eval()
+    opened, _ = ranks(processes, Head("causal_lm"), lambda: copied(plain))
+    assert [type(each.transformer.h[0].mlp.act) for each in opened] == [GELUTanh] * processes
+    assert type(plain.transformer.h[0].mlp.act) is NewGELUActivation
+    ids = torch.arange(12)[None]
+    torch.testing.assert_close(opened[0](ids).logits, plain(ids).logits, rtol=0, atol=1e-6)
 
 
 def test_one_opens_and_the_others_have_its_shape(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class Config(SimpleNamespace):
 
 
 def opened(tuner: Any, **words: Any) -> tuple[Any, Any]:
-    model = SimpleNamespace(config=Config(model_type="finery", **words))
+    model = SimpleNamespace(modules=list, config=Config(model_type="finery", **words))
     asked: list[Any] = []
     from pathlib import Path
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_the_hub_is_a_decoder_until_it_is_opened():
 def asking(recipe, folders, asked):
     def open_model(head, **words):
         asked.append((head, words))
-        return SimpleNamespace(config=SimpleNamespace(model_type="finery", to_dict=dict))
+        return SimpleNamespace(modules=list, config=SimpleNamespace(model_type="finery", to_dict=dict))
 
     return SimpleNamespace(
         recipe=recipe,

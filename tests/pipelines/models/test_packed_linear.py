@@ -1,0 +1,129 @@
+"""Layers laid out for oneDNN answer as they do plainly, and only where nothing is learnt."""
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from pipelines.models import packed_linear
+from pipelines.models.packed_linear import packed, serves
+
+AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512_bf16\n"
+INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: avx2 avx512f avx512_bf16\n"
+OLD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2\n"
+
+
+@pytest.fixture(autouse=True)
+def on_every_processor(monkeypatch):
+    monkeypatch.setattr(packed_linear, "serves", lambda dtype: True)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(128, 256), nn.GELU(), Conv1D(192, 256), nn.Linear(192, 2), nn.Linear(2, 2)).eval()
+
+
+def rows(count: int = 24) -> torch.Tensor:
+    return torch.randn(2, count // 2, 128, generator=torch.Generator().manual_seed(1))
+
+
+def is_packed(model: nn.Module) -> list[bool]:
+    return ["forward" in each.__dict__ for each in model]
+
+
+def test_float32_answers_are_those_of_the_plain_layers():
+    model = network()
+    with torch.inference_mode():
+        expected = model(rows())
+        with packed(model):
+            assert is_packed(model) == [True, False, True, False, False]  # small ones are not worth it
+            torch.testing.assert_close(model(rows()), expected, rtol=0, atol=1e-5)
+            few = model(rows(2))
+        assert not any(is_packed(model))
+        assert torch.equal(few, model(rows(2)))  # too few to be worth a call of oneDNN
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no bfloat16 by oneDNN here")
+@pytest.mark.parametrize("count", [2, 24])
+def test_bfloat16_answers_are_those_of_autocast(count):
+    model = network()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(rows(count))
+        with packed(model):
+            assert is_packed(model)[:3] == [True, False, True]
+            found = model(rows(count))
+    assert found.dtype is expected.dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.016, atol=0.01)
+
+
+def test_what_another_autocast_or_a_gradient_asks_goes_the_plain_way():
+    model = network()
+    plain, halved = model(rows()), None
+    with torch.no_grad(), packed(model):
+        with torch.enable_grad():
+            learnt = model(rows())
+        with torch.autocast("cpu", torch.bfloat16):
+            halved = model(rows())
+    assert torch.equal(learnt, plain)
+    learnt.sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(halved, model(rows()))
+
+
+def test_weights_are_those_that_the_block_began_with_and_the_next_has_the_new_ones():
+    model = network()
+    with torch.no_grad():
+        with packed(model):
+            before = model(rows())
+        model[0].weight.mul_(2)
+        with packed(model):
+            torch.testing.assert_close(model(rows()), (plain := model.eval())(rows()), rtol=0, atol=1e-5)
+        assert not torch.allclose(plain(rows()), before, atol=1e-3)
+
+
+def test_what_somebody_else_changed_stays_theirs():
+    model = network()
+    theirs = model[0].forward = lambda given: nn.functional.linear(given, model[0].weight)
+    with torch.no_grad():
+        with packed(model):
+            assert model[0].forward is theirs
+            with packed(model):  # within another one there is nothing left to do
+                assert is_packed(model) == [True, False, True, False, False]
+            assert is_packed(model) == [True, False, True, False, False]
+        assert is_packed(model) == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("why", ["large", "compiled", "in double precision", "elsewhere"])
+def test_a_model_that_is_left_alone(why, monkeypatch):
+    model = network()
+    if why == "large":
+        monkeypatch.setattr(packed_linear, "MOST", 4 * (128 * 256 + 256 * 192) - 1)
+    elif why == "compiled":
+        model[0]._compiled_call_impl = model[0]._call_impl
+    elif why == "in double precision":
+        model.double()
+    elif why == "elsewhere":
+        model.to("meta")
+    with torch.no_grad(), packed(model):
+        assert not any(is_packed(model))
+
+
+def test_an_error_leaves_the_layers_as_they_were():
+    model = network()
+    with pytest.raises(ZeroDivisionError), packed(model):
+        raise ZeroDivisionError
+    assert not any(is_packed(model))
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "float32", "bfloat16"),
+    [(AMD, True, True), (OLD, True, False), (INTEL, False, True), ("", False, False)],
+    ids=["amd", "old", "intel", "unknown"],
+)
+def test_where_it_serves(cpuinfo, float32, bfloat16, tmp_path):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    if torch.backends.mkldnn.is_available():
+        assert serves(torch.float32, tmp_path) is float32
+        assert serves(torch.bfloat16, tmp_path) is bfloat16
+    assert not serves(torch.float16, tmp_path)
