@@ -1,9 +1,9 @@
 """Linear layers whose weights are laid out once, for asking a model on a processor.
 
-oneDNN multiplies blocks. torch's linear layer hands it a matrix row by row, which it lays out anew at every call; a model
-that is asked, and does not learn meanwhile, can have it laid out beforehand, as torch's inductor does in what it compiles.
-In bfloat16 that is all; in float32 the products are oneDNN's in place of MKL's, which round differently. What it saves was
-measured on AMD's cores (docs/results/speed.md), so float32 is left alone on others.
+oneDNN multiplies blocks. torch's linear layer hands it a matrix row by row, which it lays out anew at every call; a
+model that is asked, and does not learn meanwhile, can have it laid out beforehand, as torch's inductor does in what it
+compiles. In bfloat16 that is all; in float32 the products are oneDNN's in place of MKL's, which round differently. What
+it saves was measured on AMD's cores (docs/results/speed.md), so float32 is left alone on others.
 """
 
 from __future__ import annotations

@@ -203,8 +203,11 @@ def _anonymous(pid: int) -> int:
 
 
 def _together(tree: list[int]) -> int:
-    """Bytes of all these processes, a page that several share once. Where one ends between the first reading and the last, its
-    part falls to those that are read later and would count twice: those that are left are read anew."""
+    """Bytes of all these processes, a page that several share once.
+
+    Where one ends between the first reading and the last, its part falls to those that are read later and would count
+    twice: those that are left are read anew.
+    """
     while True:
         used = sum(_proportional(pid) for pid in tree)
         left = [pid for pid in tree if _anonymous(pid)]
