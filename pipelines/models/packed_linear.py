@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ FEWEST = {torch.float32: 4, torch.bfloat16: 1}
 """Rows, below which a call of oneDNN costs more than it saves."""
 
 
+@cache
 def serves(dtype: torch.dtype, proc: Path = Path("/proc")) -> bool:
     """Whether layers are laid out for products in `dtype` on this machine."""
     if dtype not in FEWEST or not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
