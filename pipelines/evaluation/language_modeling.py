@@ -214,8 +214,23 @@ def measure(
     """The figures of some texts; `key` names them and the tokenizer. Without `ngrams` there are no peers."""
     import torch
 
+    from pipelines.models.packed_linear import packed
+
     documents = read_documents(reader.tokenizer, texts)
     reader.model.to(device=reader.device, dtype=torch.float32).eval()
+    with packed(reader.model):
+        return _measured(reader, texts, documents, ngrams, cache, key, seed)
+
+
+def _measured(
+    reader: HeldOutModel,
+    texts: Iterable[str],
+    documents: Documents,
+    ngrams: NGrams | None,
+    cache: Path,
+    key: str,
+    seed: int,
+) -> HeldOutScores:
     if reader.objective.every_token:
         return _in_words_of(likelihood, _tally(reader, documents, *_windows(reader, documents), ngrams), seed, ngrams)
     examples, owners, before = _laid_out(reader, documents, texts, cache, key)
