@@ -106,6 +106,8 @@ def run(command: list[str], folder: Path, home: Path) -> tuple[list[tuple[float,
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUNBUFFERED": "1",
+        # The same for both: accelerate, which starts the peer, takes one thread where nothing is said.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0)))),
         **({} if GPU in sys.argv else {"CUDA_VISIBLE_DEVICES": ""}),
     }
     process = subprocess.Popen(

@@ -26,20 +26,20 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "performance.md"
 PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
     "fine-tuning-sst2": (
-        ["fine_tuning.py", "--task", "glue/sst2", "--rounds", "5", "--steps", "40", "160"],
-        ["--rounds", "2", "--steps", "20", "80"],
+        ["fine_tuning.py", "--task", "glue/sst2", "--rounds", "5", "--steps", "50", "150"],
+        ["--rounds", "2", "--steps", "50", "100"],
     ),
     "fine-tuning-mrpc": (
-        ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "5", "--steps", "20", "80"],
-        ["--rounds", "2", "--steps", "10", "40"],
+        ["fine_tuning.py", "--task", "glue/mrpc", "--rounds", "5", "--steps", "28", "84"],
+        ["--rounds", "2", "--steps", "28", "56"],
     ),
     "fine-tuning-cola": (
-        ["fine_tuning.py", "--task", "glue/cola", "--rounds", "5", "--steps", "40", "160"],
-        ["--rounds", "2", "--steps", "20", "80"],
+        ["fine_tuning.py", "--task", "glue/cola", "--rounds", "5", "--steps", "50", "150"],
+        ["--rounds", "2", "--steps", "50", "100"],
     ),
     "fine-tuning-minilm": (
-        ["fine_tuning.py", "--shape", "minilm", "--rounds", "5", "--steps", "10", "50"],
-        ["--rounds", "2", "--steps", "5", "20"],
+        ["fine_tuning.py", "--shape", "minilm", "--rounds", "5", "--steps", "50", "150"],
+        ["--rounds", "2", "--steps", "50", "100"],
     ),
     "causal-lm": (
         ["pretraining.py", "--objective", "causal_lm", "--rates", "2e-3", "4e-3", "8e-3", "--rate", "8e-3"],
