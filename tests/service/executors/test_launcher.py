@@ -245,7 +245,9 @@ def test_memory_that_processes_share_counts_once(tmp_path):
 
 def test_processes_that_end_while_they_are_counted_count_once(monkeypatch):
     """What one shared falls to those that are read after its end."""
-    code = "import os, time; a = bytearray(160 << 20); [os.fork() for _ in range(2)]; print('up', flush=True); time.sleep(60)"
+    code = (
+        "import os, time; a = bytearray(160 << 20); [os.fork() for _ in range(2)]; os.write(1, b'up'); time.sleep(60)"
+    )
     started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
     proportional, parts = process_tree._proportional, {}
 
@@ -259,7 +261,7 @@ def test_processes_that_end_while_they_are_counted_count_once(monkeypatch):
         return part
 
     try:
-        assert [started.stdout.readline() for _ in range(4)] == [b"up\n"] * 4
+        assert started.stdout.read(8) == b"up" * 4
         assert not process_tree.MemoryWatch(150 << 20).exceeded(started.pid)
         monkeypatch.setattr(process_tree, "_proportional", ends_the_one_before)
         assert not process_tree.MemoryWatch(150 << 20).exceeded(started.pid)
