@@ -101,7 +101,9 @@ def test_outputs_and_gradients_are_those_of_the_reference(name: str, kernel: str
     assert expected
     for name, score in expected.items():
         assert score.std() > 0.02, name  # scores that are all alike would agree by themselves
-        rounding = {"rtol": 0, "atol": 1e-5 * max(1.0, score.abs().max().item())}  # the last sum holds the largest
+        # T5 1.1 has scores up to 7: float32's rounding of the last sum is in proportion to them, and float64 is held to 1e-5.
+        largest = score.abs().max().item() if reference is REFERENCES["t5-1.1"] else 1.0
+        rounding = TOLERANCE | {"atol": TOLERANCE["atol"] * largest}
         torch.testing.assert_close(found[name], score, **rounding, msg=lambda m, name=name: f"{name}: {m}")
 
     # Scores reach tens, and a gradient sums over every token: float32's own rounding may be more than 1e-5 there.
