@@ -8,13 +8,15 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pipelines.core.errors import Busy
+from pipelines.core.errors import Busy, DataError
+
+T = TypeVar("T")
 
 JSONObject = Mapping[str, Any]
 """Data as a JSON file holds it, to be read."""
@@ -146,10 +148,11 @@ def remove_unfinished(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def lock(path: Path, wait: bool = True) -> Iterator[bool]:
+def lock(path: Path, wait: bool = True, remove: bool = False) -> Iterator[bool]:
     """Hold an exclusive lock on a file. Yields whether another process had it first. Raises Busy unless `wait`.
 
-    The system drops the lock with the process.
+    The system drops the lock with the process. With `remove` the file goes at the end; one that waited for it and one
+    that comes later may then both go on, so what they do must come right even so.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
@@ -163,7 +166,24 @@ def lock(path: Path, wait: bool = True) -> Iterator[bool]:
                 ) from None
             waited = True
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield waited
+        try:
+            yield waited
+        finally:
+            if remove:
+                path.unlink(missing_ok=True)
+
+
+def made_once(path: Path, load: Callable[[], T | None], make: Callable[[], object]) -> T:
+    """What `load` reads from `path`, which `make` writes where `load` has None: of several processes one writes, and
+    the others wait for it. Raises DataError where `load` has None of what was written."""
+    if (found := load()) is None:
+        with lock(path.with_suffix(".lock"), remove=True):
+            if (found := load()) is None:
+                make()
+                found = load()
+    if found is None:
+        raise DataError(f"{path} was removed or damaged while it was prepared; run again")
+    return found
 
 
 def is_locked(path: Path) -> bool:

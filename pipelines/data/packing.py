@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
+from pipelines.core.files import made_once
 from pipelines.data.tokenising import TokenisedDocuments, tokenised
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ def pack(
     packer = Packer(tokenizer, block_size, layout)
     name = hashlib.sha256(f"{key}\n{block_size}{'' if layout == 'blocks' else layout}".encode()).hexdigest()[:32]
     file = cache / f"packed-{name}.npy"
-    blocks = open_blocks(file, block_size)
-    if blocks is None or not len(blocks):
-        write_blocks(file, packer.all_blocks(tokenised(tokenizer, texts, processes)), block_size)
+
+    def load() -> npt.NDArray[np.int32] | None:
         blocks = open_blocks(file, block_size)
-    if blocks is None:
-        raise DataError(f"{file} was removed or damaged while it was prepared; run again")
-    return blocks
+        return None if blocks is None or not len(blocks) else blocks
+
+    def make() -> None:
+        write_blocks(file, packer.all_blocks(tokenised(tokenizer, texts, processes)), block_size)
+
+    return made_once(file, load, make)
 
 
 class Packer:

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError, DiskFull
+from pipelines.core.files import made_once
 from pipelines.data.packing import Blocks, pack
 from pipelines.data.tokenising import TokenisedDocuments, tokenised
 
@@ -53,13 +54,11 @@ def read_sentences(
     """
     name = hashlib.sha256(f"{key}\nsentences".encode()).hexdigest()[:32]
     folder = cache / f"sentences-{name}"
-    corpus = open_corpus(folder)
-    if corpus is None:
+
+    def make() -> None:
         write_corpus(folder, tokenised(tokenizer, texts, processes, sentences=True))
-        corpus = open_corpus(folder)
-    if corpus is None:
-        raise DataError(f"{folder} was removed or damaged while it was prepared; run again")
-    return corpus
+
+    return made_once(folder, partial(open_corpus, folder), make)
 
 
 class Spans:

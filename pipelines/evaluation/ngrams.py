@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.core.errors import DataError
-from pipelines.core.files import whole_file
+from pipelines.core.files import made_once, whole_file
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -124,13 +124,17 @@ def kept(
     """As `fit`, kept in a file of `cache` that `identity` (tokenizer, data, rows) names."""
     name = hashlib.sha256(json.dumps([identity, vocabulary, end], sort_keys=True).encode()).hexdigest()[:32]
     file = cache / f"ngrams-{name}.npz"
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return NGrams(vocabulary, arrays["pairs"], arrays["counts"])
-    except (OSError, ValueError, KeyError, EOFError):
-        pass
-    ngrams = fit(streams, vocabulary, end)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as temporary, open(temporary, "wb") as out:
-        np.savez(out, pairs=ngrams.pairs, counts=ngrams.counts)
-    return ngrams
+
+    def load() -> NGrams | None:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return NGrams(vocabulary, arrays["pairs"], arrays["counts"])
+        except (OSError, ValueError, KeyError, EOFError):
+            return None
+
+    def make() -> None:
+        ngrams = fit(streams, vocabulary, end)
+        with whole_file(file) as temporary, open(temporary, "wb") as out:
+            np.savez(out, pairs=ngrams.pairs, counts=ngrams.counts)
+
+    return made_once(file, load, make)

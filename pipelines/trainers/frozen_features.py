@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipelines.core.files import whole_file
+from pipelines.core.files import lock, whole_file
 from pipelines.trainers.frozen_layers import FrozenLayers, stack_of
 
 if TYPE_CHECKING:
@@ -275,7 +275,9 @@ class _Asked:
                 raise OSError(f"no room for {len(missing) * size:,} bytes")
             if missing:
                 self.context.events.emit("progress", what="computing what frozen layers make of the text")
-                self._write(missing)
+                with lock(next(iter(missing.values())).with_suffix(".lock"), remove=True):  # another run may be at it
+                    if left := {cut: path for cut, path in missing.items() if not path.is_file()}:
+                        self._write(left)
         except OSError as error:
             message = f"frozen layers are computed in each step, with their dropout: {self.context.cache}: {error}"
             self.context.events.emit("warning", message=message)

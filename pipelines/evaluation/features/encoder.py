@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pipelines.core import architecture_fields
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
 from pipelines.core.errors import IncompatibleError, ModelError
-from pipelines.core.files import whole_file
+from pipelines.core.files import made_once, whole_file
 from pipelines.core.interfaces import Head, Rows
 from pipelines.core.recipe import START
 from pipelines.evaluation.features.base import Features, Reading
@@ -124,24 +124,27 @@ class HiddenStates:
         from pipelines.models.predict import answers
 
         path = self._cached(texts)
-        kept = _read(path)
-        if kept is not None and kept["array"].shape[1] == len(texts):
-            self.cut[name], self.layers = float(kept["cut"]), int(kept["layers"])
-            found_before: NDArray[np.float32] = kept["array"]
-            return found_before
-        examples = encode(self.tokenizer, Rows(texts, None, None, range(len(texts))), self.length)
-        self.cut[name] = examples.truncated / max(1, len(texts))
-        put_together = partial(collate, self.tokenizer)
 
-        def answer(positions: list[int], device: Any) -> NDArray[np.float32]:
-            inputs = put_together([examples[place] for place in positions])
-            return self._pooled({key: value.to(device) for key, value in inputs.items()})
+        def load() -> Mapping[str, Any] | None:
+            kept = _read(path)
+            return kept if kept is not None and kept["array"].shape[1] == len(texts) else None
 
-        found = answers(self.model, examples.lengths.tolist(), answer, **self.reading.running)
-        array = np.ascontiguousarray(np.stack(found).astype(np.float32).swapaxes(0, 1))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, array=array, cut=self.cut[name], layers=self.layers)
+        def make() -> None:
+            examples = encode(self.tokenizer, Rows(texts, None, None, range(len(texts))), self.length)
+            put_together = partial(collate, self.tokenizer)
+
+            def answer(positions: list[int], device: Any) -> NDArray[np.float32]:
+                inputs = put_together([examples[place] for place in positions])
+                return self._pooled({key: value.to(device) for key, value in inputs.items()})
+
+            found = answers(self.model, examples.lengths.tolist(), answer, **self.reading.running)
+            array = np.ascontiguousarray(np.stack(found).astype(np.float32).swapaxes(0, 1))
+            with whole_file(path) as temporary, open(temporary, "wb") as file:
+                np.savez(file, array=array, cut=examples.truncated / max(1, len(texts)), layers=self.layers)
+
+        kept = made_once(path, load, make)
+        self.cut[name], self.layers = float(kept["cut"]), int(kept["layers"])
+        array: NDArray[np.float32] = kept["array"]
         return array
 
     def _cached(self, texts: Sequence[str]) -> Path:

@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from pipelines.core.config import ConfigIssues, server_reference
 from pipelines.core.errors import DataError, Stopped
-from pipelines.core.files import lock, whole_file
+from pipelines.core.files import made_once, whole_file
 from pipelines.data.references import DatasetReference
 from pipelines.evaluation.features.base import Features, Reading
 
@@ -121,15 +122,13 @@ class StaticVectors(Features):
 
     def _trained(self, context: Context) -> WordVectors:
         path = context.cache / f"vectors-{self._key(context.seed)}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with lock(path.with_suffix(".lock")):
-            if (kept := load_table(path)) is not None:
-                return kept
+
+        def make() -> None:
             with tempfile.TemporaryDirectory(prefix="corpus-", dir=context.cache) as folder:
                 corpus = written(Path(folder) / "corpus.txt", self, context)
-                table = self.train(corpus, context)
-            save_table(path, table)
-        return table
+                save_table(path, self.train(corpus, context))
+
+        return made_once(path, partial(load_table, path), make)
 
     def _key(self, seed: int) -> str:
         """Everything that the vectors depend on, the code that makes them included."""
