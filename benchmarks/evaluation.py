@@ -127,6 +127,7 @@ def beside_trainer(rounds: int, rows: int) -> None:
                 examples,
                 partial(collate, words),
                 _logits,
+                head_alone=True,
                 device=device(),
                 batch_size=BATCH,
                 precision="bf16" if mixed else "no",
