@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,16 @@ class StageStore:
 
     @contextmanager
     def attempt(self, fingerprint: str) -> Iterator[Path]:
-        """The folder in which a stage is being made; one process at a time, earlier attempts' checkpoints in it."""
+        """The folder in which a stage is being made; one process at a time, earlier attempts' checkpoints in it. It
+        goes where nothing was put into it."""
         with lock(self.stages / f"{fingerprint}.lock"):
             folder = self.stages / f"{fingerprint}.partial"
             folder.mkdir(parents=True, exist_ok=True)
-            yield folder
+            try:
+                yield folder
+            finally:
+                with suppress(OSError):
+                    folder.rmdir()
 
     def finish(self, fingerprint: str, record: Mapping[str, object]) -> Path:
         """Declare an attempt complete; returns its final folder."""

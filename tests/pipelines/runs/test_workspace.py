@@ -44,6 +44,14 @@ def test_an_attempt_keeps_its_checkpoints_over_a_failure_and_nothing_else(tmp_pa
     assert folder.exists()
 
 
+def test_an_attempt_that_another_run_made_needless_leaves_nothing(tmp_path: Path) -> None:
+    store = StageStore(tmp_path)
+    make(store, "abc")
+    with store.attempt("abc"):  # which waited for the other
+        assert store.complete("abc") is not None
+    assert sorted(path.name for path in store.stages.iterdir()) == ["abc", "abc.lock"]
+
+
 def _attempt_in_another_process(root: Path, queue: multiprocessing.Queue[float]) -> None:
     with StageStore(root).attempt("abc"):
         queue.put(time.monotonic())
