@@ -1,7 +1,9 @@
 """Prediction for an evaluation: Finery's way beside `Trainer.predict` and lm_eval, and an article read once beside once an option, in one run.
 
+Of classes, and of SQuAD's windows of 384 tokens, from whose logits the best spans are then found for both.
+
 The same model, the same rows, the same batch size; logits are checked to be equal first. Peer: transformers' `Trainer.predict`
-with dynamic padding, and `bf16_full_eval` for bf16 (measured where the machine is faster in it), tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE
+with dynamic padding, the faster of eager and fused attention, and `bf16_full_eval` for bf16 (measured where the machine is faster in it), tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE
 with a decoder: `FineryForMultipleChoice` called with every sequence as a whole, and with the article's keys and values kept. The third is
 lm_eval: the log-likelihoods of RACE's options by its own `hf` model, and by the reader that `few_shot` and `finery harness` ask with.
 A ratio above 1 means that ours is faster. Weights are random, since time does not depend on them.
@@ -28,12 +30,15 @@ from rows import Row, report
 
 from pipelines.architectures.registration import register
 from pipelines.core.architecture_fields import resolve
+from pipelines.core.decoding import SpanSettings
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TASKS
 from pipelines.data.encoding import collate, encode
 from pipelines.models.opening import auto_class, head_settings
 from pipelines.models.predict import _logits, device, forward
 from pipelines.runs.hardware import precision
+from pipelines.tasks.extractive_qa.evaluation import Window, _both_ends, best_spans, grouped
+from pipelines.tasks.extractive_qa.training import collate_questions, encode_questions
 from pipelines.tasks.multiple_choice.evaluation import _logits as option_logits
 from pipelines.tasks.multiple_choice.shared_articles import articles_of, pays, read_articles
 from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
@@ -49,6 +54,8 @@ DECODER = {
     "max_position_embeddings": 512,
 }
 BATCH, LENGTH, ARTICLE_LENGTH = 32, 128, 384
+WINDOW, STRIDE = 384, 128
+"""Of BERT's `run_squad.py`."""
 
 
 def tokenizer() -> Any:
@@ -72,6 +79,16 @@ def model(architecture: dict[str, Any], head: Head) -> Any:
     kind = words.pop("model_type")
     config = AutoConfig.for_model(kind, **(words | {"vocab_size": 30522}), **head_settings(head))
     return auto_class(head).from_config(config, attn_implementation="eager" if device().type == "cpu" else None).eval()
+
+
+def best_trainer(opened: Any, words: Any, examples: Any, mixed: bool, rounds: int) -> tuple[float, Any]:
+    """`Trainer.predict` with the faster of eager and fused attention: (its time, what came out)."""
+    before, found = opened.config._attn_implementation, []
+    for attention in ("eager", "sdpa"):
+        opened.set_attn_implementation(attention)
+        found.append(seconds(trainer_logits(opened, words, examples, mixed), rounds))
+    opened.set_attn_implementation(before)
+    return min(found, key=lambda each: each[0])
 
 
 def trainer_logits(opened: Any, words: Any, examples: Any, mixed: bool) -> Callable[[], Any]:
@@ -120,7 +137,7 @@ def beside_trainer(rounds: int, rows: int) -> None:
         opened = model(ENCODER, task.head)
         examples = encode(words, task.rows("validation", rows), LENGTH)
         for mixed in (False, True) if precision("auto") == "bf16" else (False,):
-            theirs, expected = seconds(trainer_logits(opened, words, examples, mixed), rounds)
+            theirs, expected = best_trainer(opened, words, examples, mixed, rounds)
             score = partial(
                 forward,
                 opened,
@@ -153,6 +170,45 @@ def beside_trainer(rounds: int, rows: int) -> None:
                     2.0,
                 )
             )
+
+
+def spans_beside_trainer(rounds: int, rows: int) -> None:
+    """One line a precision: SQuAD's windows."""
+    words = tokenizer()
+    task: Any = TASKS.load("squad")
+    opened = model(ENCODER, task.head)
+    given: Any = task.rows("validation", max(4, rows // 4))
+    windows = encode_questions(words, given, WINDOW, STRIDE, keep_contexts=True)
+
+    def texts(logits: Any) -> list[str]:
+        parts = zip(logits, windows.contexts or (), windows.blanks.tolist(), strict=True)
+        of_rows = grouped(windows.rows, [Window(*part) for part in parts])
+        return [best_spans(each, text, SpanSettings()).answer for each, text in zip(of_rows, given.pairs, strict=True)]
+
+    for mixed in (False, True) if precision("auto") == "bf16" else (False,):
+        theirs, both = best_trainer(opened, words, windows, mixed, rounds)
+        score = partial(
+            forward,
+            opened,
+            windows,
+            partial(collate_questions, words),
+            _both_ends,
+            device=device(),
+            batch_size=BATCH,
+            precision="bf16" if mixed else "no",
+        )
+        ours, found = seconds(score, rounds)
+        expected = [np.stack(pair)[:, :tokens] for *pair, tokens in zip(*both, windows.lengths.tolist(), strict=True)]
+        difference = max(float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True))
+        if not mixed:
+            assert difference < 1e-4, f"the logits differ by {difference}"
+        same = float(np.mean([one == two for one, two in zip(texts(found), texts(expected), strict=True)]))
+        equal = f"{same:.1%} same answers, largest difference of a logit {difference:.1e}"
+        if device().type == "cpu":
+            products = alone(products_of(score), time.process_time)
+            equal += f"; its products alone {products:.3g} s, a ratio of {theirs / products:.2f}"
+        what = f"score {len(windows)} windows of squad, {'bf16' if mixed else 'fp32'}"
+        report(Row(what, "Trainer.predict", theirs, ours, "s", equal, 2.0))
 
 
 def articles_once(rounds: int, rows: int) -> None:
@@ -250,6 +306,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=800, help="rows of each task at most")
     given = parser.parse_args()
     beside_trainer(given.rounds, given.rows)
+    spans_beside_trainer(given.rounds, given.rows)
     articles_once(given.rounds, given.rows)
     beside_lm_eval(given.rounds, given.rows)
 

@@ -214,11 +214,12 @@ def measure(
     """The figures of some texts; `key` names them and the tokenizer. Without `ngrams` there are no peers."""
     import torch
 
+    from pipelines.models.attention_by_size import attention_by_size
     from pipelines.models.packed_linear import packed
 
     documents = read_documents(reader.tokenizer, texts)
     reader.model.to(device=reader.device, dtype=torch.float32).eval()
-    with packed(reader.model):
+    with packed(reader.model), attention_by_size(reader.model):
         return _measured(reader, texts, documents, ngrams, cache, key, seed)
 
 

@@ -141,6 +141,7 @@ def answers(
     """
     import torch
 
+    from pipelines.models.attention_by_size import attention_by_size
     from pipelines.models.packed_linear import packed
 
     world = world or World()
@@ -151,7 +152,7 @@ def answers(
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
     rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), rounded, packed(model):
+    with torch.inference_mode(), rounded, packed(model), attention_by_size(model):
         for number, batch in enumerate(batches):
             done += len(batch)
             if number % world.size != world.rank:

@@ -37,6 +37,7 @@ from pipelines.data.chat_templates import end_of_turn
 from pipelines.data.completions import padding_token
 from pipelines.data.ragged import padded_tensors
 from pipelines.data.randomness import uniforms
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.checkpoint import start_token
 from pipelines.models.packed_linear import packed
 
@@ -277,7 +278,7 @@ def _asked_plainly(
         for holder in holders:
             holder.generation_config = GenerationConfig(**tokens)
         model.eval()
-        with torch.no_grad(), packed(model):
+        with torch.no_grad(), packed(model), attention_by_size(model):
             yield generate
     finally:
         model.train(training)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pipelines.core.errors import ModelError
 from pipelines.data.ragged import padded_tensors
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.packed_linear import packed
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def label_probabilities(
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), rounded, packed(model):
+        with torch.inference_mode(), rounded, packed(model), attention_by_size(model):
             for begin in range(0, len(order), batch_size):
                 batch = order[begin : begin + batch_size]
                 after = {

@@ -1,0 +1,167 @@
+"""Fused attention says what eager attention says, and only where a model is asked something large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipelines.core.interfaces import Head
+from pipelines.models import attention_by_size as by_size
+from pipelines.models.attention_by_size import EAGER, FUSED, attention_by_size
+from tests import tiny
+
+WITHOUT = {"deberta-v2", "xlnet"}
+"""Of the tiny models those whose attention is written in one way alone."""
+
+
+@pytest.fixture(autouse=True)
+def large_from_a_few_pairs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads, four rows of ten tokens: 800 scores."""
+    monkeypatch.setattr(by_size, "ENOUGH", {torch.float32: 800, torch.bfloat16: 800})
+
+
+def seen(model: nn.Module) -> list[str]:
+    """The attention of each call of the model from now on."""
+    found: list[str] = []
+    body: Any = model
+    body.base_model.register_forward_hook(
+        lambda module, given, output: found.append(module.config._attn_implementation)
+    )
+    return found
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("model_type", tiny.SHAPES)
+def test_answers_are_those_of_eager_attention(model_type: str, left: bool) -> None:
+    writes = model_type in ("t5", "bart")
+    model = tiny.build(model_type, Head("seq2seq_lm") if writes else tiny.THREE)
+    tiny.disturb(model)
+    inputs = tiny.batch() | ({"decoder_input_ids": tiny.batch(seed=1)["input_ids"]} if writes else {})
+    if left:
+        inputs = {name: value.flip(1) for name, value in inputs.items()}
+    expected = tiny.logits(model, inputs)
+    asked = seen(model)
+    with attention_by_size(model):
+        found = tiny.logits(model, inputs)
+    assert asked == [EAGER if model_type in WITHOUT else FUSED]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert model.config._attn_implementation == EAGER
+    assert torch.equal(tiny.logits(model, inputs), expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"family": "decoder"},
+        {"family": "encoder-decoder"},
+        {"position": "alibi"},
+        {"position": "relative"},
+        {"attention_scoring": "additive"},
+        {"attention_pattern": "sliding_window", "sliding_window": 3},
+        {"attention_pattern": "linear"},
+        {"family": "decoder", "num_key_value_heads": 1, "position": "rotary"},
+    ],
+)
+def test_our_family_is_asked_alike(words: dict[str, Any]) -> None:
+    model = tiny.build("finery", tiny.TWO, **words)
+    tiny.disturb(model)
+    expected = tiny.logits(model, tiny.batch())
+    asked = seen(model)
+    with attention_by_size(model):
+        torch.testing.assert_close(tiny.logits(model, tiny.batch()), expected, rtol=0, atol=1e-5)
+    assert asked == [FUSED]
+
+
+def test_what_is_small_or_learnt_or_shows_its_weights_stays_eager() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    inputs = tiny.batch()
+    shorter = {name: value[:, :9] for name, value in inputs.items()}
+    asked = seen(model)
+    with attention_by_size(model):
+        with torch.no_grad():
+            model(**inputs)
+            model(**shorter)
+            model(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+            weights = model(**inputs, output_attentions=True).attentions
+        model(**inputs).logits.sum().backward()
+    assert asked == [FUSED, EAGER, FUSED, EAGER, EAGER]
+    assert weights[0].shape == (4, 2, 10, 10)
+    assert model.classifier.weight.grad is not None
+
+
+def test_options_and_vectors_count_as_the_rows_that_they_are() -> None:
+    model = tiny.build("bert", Head("multiple_choice"))
+    options = {name: value.view(2, 2, 10) for name, value in tiny.batch().items()}
+    asked = seen(model)
+    with torch.no_grad(), attention_by_size(model):
+        model(**options)
+        model.bert(inputs_embeds=torch.zeros(4, 10, 32))
+        model.bert(inputs_embeds=torch.zeros(3, 10, 32))
+    assert asked == [FUSED, FUSED, EAGER]
+
+
+def test_in_bfloat16_the_threshold_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(by_size.ENOUGH, torch.bfloat16, 801)
+    model = tiny.build("llama", tiny.TWO)
+    asked = seen(model)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16), attention_by_size(model):
+            model(**tiny.batch())
+        with attention_by_size(model):
+            model(**tiny.batch())
+    assert asked == [EAGER, FUSED]
+
+
+@pytest.mark.parametrize("why", ["another attention", "compiled", "elsewhere", "sinks", "not a model of transformers"])
+def test_a_model_that_is_left_alone(why: str) -> None:
+    model: Any = tiny.build("llama", tiny.TWO)
+    if why == "another attention":
+        model.set_attn_implementation("flex_attention")
+    elif why == "compiled":
+        model.model.layers[0]._compiled_call_impl = model.model.layers[0]._call_impl
+    elif why == "elsewhere":
+        model.to("meta")
+    elif why == "sinks":
+        model.model.layers[0].self_attn.sinks = nn.Parameter(torch.zeros(2))
+    else:
+        model = nn.Sequential(nn.Linear(4, 4))
+    hooks = sum(len(each._forward_pre_hooks) for each in model.modules())
+    with attention_by_size(model):
+        assert sum(len(each._forward_pre_hooks) for each in model.modules()) == hooks
+
+
+def test_an_error_leaves_the_model_as_it_was_and_blocks_may_stand_in_one_another() -> None:
+    model = tiny.build("bert", tiny.TWO)
+    asked = seen(model)
+
+    def ask() -> None:
+        with attention_by_size(model), torch.no_grad():
+            with attention_by_size(model):
+                model(**tiny.batch())
+            model(**tiny.batch())
+            with attention_by_size(model):  # the model is fused already: nothing is left to do
+                pass
+            model(**tiny.batch())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ask()
+    assert asked == [FUSED] * 3
+    assert model.config._attn_implementation == EAGER
+    assert not model._forward_pre_hooks
+    assert not model.bert._forward_pre_hooks
+
+
+def test_an_adapter_around_a_model_is_asked_alike() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tiny.build("bert", tiny.TWO), LoraConfig(r=2, target_modules=["query", "value"]))
+    tiny.disturb(model)
+    expected = tiny.logits(model, tiny.batch())
+    asked = seen(model.get_base_model())
+    with attention_by_size(model):
+        torch.testing.assert_close(tiny.logits(model, tiny.batch()), expected, rtol=0, atol=1e-5)
+    assert asked == [FUSED]
