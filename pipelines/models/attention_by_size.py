@@ -31,9 +31,9 @@ ENOUGH = {torch.float32: 1 << 20, torch.bfloat16: 6 << 20}
 def attention_by_size(model: nn.Module) -> Iterator[None]:
     """Inside the `with` block large batches are answered with fused attention, and the others as before.
 
-    To be entered under the autocast, if any, that the model is asked under. Calls that need a gradient or hand out
-    attention's weights stay eager, and so does a model that is compiled, lies elsewhere than on the CPU, was opened
-    with another attention or has scores that the fused kernel does not know.
+    To be entered under the autocast, if any, that the model is asked under, by one thread at a time. Calls that need a
+    gradient or hand out attention's weights stay eager, and so does a model that is compiled, lies elsewhere than on
+    the CPU, was opened with another attention or has scores that the fused kernel does not know.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     configs = _configs(model)
