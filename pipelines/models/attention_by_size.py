@@ -3,7 +3,8 @@
 Models are opened with eager attention on a processor (`models/opening.py`): it is the faster one for short texts, and
 in training with dropout. It writes the score of every pair of tokens, several times over; once these are more than the
 caches hold, the fused kernel, which never holds them all (Dao et al. 2022, "FlashAttention", arxiv.org/abs/2205.14135),
-takes half the time (docs/results/speed.md). Rounding differs, and what a batch is asked with depends on its shape alone.
+is the faster one (docs/decisions/0049-attention-for-asking-on-a-processor.md). Rounding differs, and what a batch is
+asked with depends on its shape alone.
 """
 
 from __future__ import annotations
