@@ -152,24 +152,21 @@ def beside_trainer(rounds: int, rows: int) -> None:
             ours, logits = seconds(score, rounds)
             found = np.stack(logits)
             difference = float(np.abs(found - expected).max())
-            if not mixed:
-                assert difference < 1e-4, f"the logits differ by {difference}"
             same = float(np.mean(found.argmax(-1) == expected.argmax(-1)))
-            equal = f"{same:.1%} same answers, largest difference of a logit {difference:.1e}"
-            if device().type == "cpu":
-                products = alone(products_of(score), time.process_time)
-                equal += f"; its products alone {products:.3g} s, a ratio of {theirs / products:.2f}"
-            report(
-                Row(
-                    f"score {len(examples)} rows of {name}, {'bf16' if mixed else 'fp32'}",
-                    "Trainer.predict",
-                    theirs,
-                    ours,
-                    "s",
-                    equal,
-                    2.0,
-                )
-            )
+            told(f"score {len(examples)} rows of {name}", mixed, (theirs, ours), same, difference, score)
+
+
+def told(
+    what: str, mixed: bool, both: tuple[float, float], same: float, difference: float, score: Callable[[], Any]
+) -> None:
+    """Report what `both`, the peer and Finery, took, and how far their answers agree; in fp32 their logits must."""
+    assert mixed or difference < 1e-4, f"the logits differ by {difference}"
+    theirs, ours = both
+    equal = f"{same:.1%} same answers, largest difference of a logit {difference:.1e}"
+    if device().type == "cpu":
+        products = alone(products_of(score), time.process_time)
+        equal += f"; its products alone {products:.3g} s, a ratio of {theirs / products:.2f}"
+    report(Row(f"{what}, {'bf16' if mixed else 'fp32'}", "Trainer.predict", theirs, ours, "s", equal, 2.0))
 
 
 def spans_beside_trainer(rounds: int, rows: int) -> None:
@@ -200,15 +197,8 @@ def spans_beside_trainer(rounds: int, rows: int) -> None:
         ours, found = seconds(score, rounds)
         expected = [np.stack(pair)[:, :tokens] for *pair, tokens in zip(*both, windows.lengths.tolist(), strict=True)]
         difference = max(float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True))
-        if not mixed:
-            assert difference < 1e-4, f"the logits differ by {difference}"
         same = float(np.mean([one == two for one, two in zip(texts(found), texts(expected), strict=True)]))
-        equal = f"{same:.1%} same answers, largest difference of a logit {difference:.1e}"
-        if device().type == "cpu":
-            products = alone(products_of(score), time.process_time)
-            equal += f"; its products alone {products:.3g} s, a ratio of {theirs / products:.2f}"
-        what = f"score {len(windows)} windows of squad, {'bf16' if mixed else 'fp32'}"
-        report(Row(what, "Trainer.predict", theirs, ours, "s", equal, 2.0))
+        told(f"score {len(windows)} windows of squad", mixed, (theirs, ours), same, difference, score)
 
 
 def articles_once(rounds: int, rows: int) -> None:
