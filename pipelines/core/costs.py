@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pipelines.core.interfaces import Head
+    from pipelines.core.interfaces import Head, Precision
     from pipelines.core.recipe import Recipe, Stage
 
 BYTES_PER_TOKEN = 4
@@ -26,10 +26,24 @@ LOGITS_AT_ONCE = 2**25
 of them."""
 LOGITS_AT_ONCE_ON_GPU = 2**27
 """The same there: products are so fast that adding up would take as long, and 256 MiB are a small part of memory."""
+SCORES_OF_A_SOFTMAX = 2**20
+"""Logits that a processor takes through the softmax together: they fit into its cache."""
 
 DENSEST = 0.75
 """The share of places that are read from which on the whole last layer runs: picking them out would cost more than it
 saves."""
+
+SCORES_ASKED = {"no": 1 << 20, "bf16": 6 << 20}
+"""Scores of a layer (rows x heads x length²) from which on, on a processor, a model is asked with fused attention, by
+precision: it was the faster one, or as fast (decision 49)."""
+SCORES_LEARNT = {"no": 1 << 22, "bf16": 12 << 20}
+"""The same in training, where no attention weight is dropped."""
+
+
+def fused_pays(scores: int, precision: Precision, learning: bool) -> bool:
+    """Whether so many scores of a layer are computed by fused attention on a processor, where it knows them."""
+    enough = (SCORES_LEARNT if learning else SCORES_ASKED).get(precision)
+    return enough is not None and scores >= enough
 
 
 @dataclass(frozen=True)
@@ -136,6 +150,8 @@ class Example:
     """How often a step learns from its examples."""
     updates: int = 1
     """Optimizer steps of each round."""
+    dropout: bool = True
+    """Whether the model's dropout is on while it learns."""
     second: SecondModel | None = None
 
 

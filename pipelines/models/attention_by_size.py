@@ -1,10 +1,10 @@
-"""Torch's fused attention for asking a model on a processor, where a batch is large enough for it.
+"""Torch's fused attention on a processor, where a batch is large enough for it.
 
 Models are opened with eager attention on a processor (`models/opening.py`): it is the faster one for short texts, and
 in training with dropout. It writes the score of every pair of tokens, several times over; once these are more than the
 caches hold, the fused kernel, which never holds them all (Dao et al. 2022, "FlashAttention", arxiv.org/abs/2205.14135),
-is the faster one (docs/decisions/0049-attention-for-asking-on-a-processor.md). Rounding differs, and what a batch is
-asked with depends on its shape alone.
+is the faster one (docs/decisions/0049-attention-by-size-on-a-processor.md). Rounding differs, and what a batch is
+computed with depends on its shape alone.
 """
 
 from __future__ import annotations
@@ -16,37 +16,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from pipelines.core.costs import fused_pays
 from pipelines.models.layer_compilation import is_compiled
 from pipelines.models.read_places import without_wrappers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+    from pipelines.core.interfaces import Precision
+
 TEXTS = ("input_ids", "decoder_input_ids", "inputs_embeds")
 EAGER, FUSED = "eager", "sdpa"
-ENOUGH = {torch.float32: 1 << 20, torch.bfloat16: 6 << 20}
-"""Scores of a layer (rows x heads x length²) from which on the fused kernel was faster, or as fast."""
 
 
 @contextmanager
-def attention_by_size(model: nn.Module) -> Iterator[None]:
+def attention_by_size(model: nn.Module, learning: bool = False) -> Iterator[None]:
     """Inside the `with` block large batches are answered with fused attention, and the others as before.
 
-    To be entered under the autocast, if any, that the model is asked under, by one thread at a time. Calls that need a
-    gradient or hand out attention's weights stay eager, and so does a model that is compiled, lies elsewhere than on
-    the CPU, was opened with another attention or has scores that the fused kernel does not know.
+    To be used by one thread at a time. Calls that hand out attention's weights stay eager, and so does a model that is
+    compiled, lies elsewhere than on the CPU, was opened with another attention or has scores that the fused kernel does
+    not know. A model that is only asked is eager wherever a call needs a gradient; one that is `learning` takes fused
+    attention there too, from `core.costs.SCORES_LEARNT` on, in every call that drops no attention weight, and asks
+    without gradient by the same bounds, so that a policy and its reference are computed alike.
     """
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     configs = _configs(model)
-    if not configs or dtype not in ENOUGH:
+    if not configs or (learning and _weighs_distance(model)):
         yield
         return
     heads = max(_heads(config) for config in configs)
+    drops = learning and _drops_weights(model)
 
     def choose(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         shown = named.get("output_attentions") or any(config.output_attentions for config in configs)
-        large = heads * _pairs(given, named) >= ENOUGH[dtype]
-        chosen = FUSED if large and not (shown or torch.is_grad_enabled()) else EAGER
+        unfit = torch.is_grad_enabled() and (not learning or (drops and module.training))
+        large = fused_pays(heads * _pairs(given, named), _precision(), learning)
+        chosen = FUSED if large and not (shown or unfit) else EAGER
         for config in configs:
             if config._attn_implementation != chosen:
                 config._attn_implementation = chosen
@@ -61,6 +65,13 @@ def attention_by_size(model: nn.Module) -> Iterator[None]:
             hook.remove()
         for config in configs:
             config._attn_implementation = EAGER
+
+
+def _precision() -> Precision:
+    """What products are computed in on a CPU now."""
+    if not torch.is_autocast_enabled("cpu"):
+        return "no"
+    return "bf16" if torch.get_autocast_dtype("cpu") == torch.bfloat16 else "fp16"
 
 
 def _configs(model: nn.Module) -> list[PreTrainedConfig]:
@@ -78,6 +89,23 @@ def _configs(model: nn.Module) -> list[PreTrainedConfig]:
         if not can or part.config._attn_implementation != EAGER:
             return []
     return list({id(part.config): part.config for part in parts}.values())
+
+
+def _drops_weights(model: nn.Module) -> bool:
+    """Whether dropout may fall on attention's weights: the fused kernel has none, and torch would write them all."""
+    parts = [each for each in model.modules() if "attention" in type(each).__name__.lower()]
+    chances = [child.p for part in parts for child in part.children() if isinstance(child, nn.Dropout)]
+    chances += [
+        value for part in parts for name, value in vars(part).items() if isinstance(value, float) and "drop" in name
+    ]
+    return any(chances)
+
+
+def _weighs_distance(model: nn.Module) -> bool:
+    """Whether a number for each pair of tokens is added to the scores, and kept: of one that learns torch's gradient
+    writes all scores again."""
+    added = any(getattr(config, "position", None) in ("alibi", "relative") for config in _configs(model))
+    return added or any("relative" in name for name, _ in model.named_parameters())
 
 
 def _heads(config: PreTrainedConfig) -> int:

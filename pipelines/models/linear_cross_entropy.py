@@ -25,13 +25,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
+from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, SCORES_OF_A_SOFTMAX
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-BLOCK = 2**20
-"""Logits that a processor takes through the softmax together: they fit into its cache."""
 EMULATED = 2**22
 """Numbers of a bfloat16 product that are computed together by a processor that multiplies no bfloat16: oneDNN sums them
 in float32 beside the product, and all at once they would take twice its memory."""
@@ -148,7 +146,7 @@ def _products(like: Tensor, width: int | None = None) -> Iterator[slice]:
 def _blocks(part: slice, logits: Tensor, words: int) -> Iterator[tuple[slice, Tensor]]:
     """The rows of a chunk that a softmax takes together, for the words that there are; all of them where there are many
     threads."""
-    rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    rows = max(1, SCORES_OF_A_SOFTMAX // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for start in range(0, len(logits), rows):
         block = logits[start : start + rows, :words]
         yield slice(part.start + start, part.start + start + len(block)), block

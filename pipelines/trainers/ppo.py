@@ -222,6 +222,7 @@ class PPO(Stage):
             together=s.local_rollout_forward_batch_size,
             rounds=s.num_ppo_epochs,
             updates=s.num_mini_batches,
+            dropout=False,
         )
         rows = planning.rows_to_learn(self, prompt_rows(self.prompts), notes, what="prompts")
         return planning.training(self, head, example, rows, notes)

@@ -210,7 +210,17 @@ class PreferenceSubject(Stage):
         notes.append(f"at most: every answer is counted with max_length {self.max_length}")
         source = self.max_prompt_length if head.kind == "seq2seq_lm" and self.max_prompt_length else self.max_length
         predicted = self.max_length if head.kind in WORD_HEADS else 0
-        example = Example(source, self.max_length, predicted, sequences, forwards, copies, whole=False, reads=forwards)
+        example = Example(
+            source,
+            self.max_length,
+            predicted,
+            sequences,
+            forwards,
+            copies,
+            whole=False,
+            reads=forwards,
+            dropout=not self.arguments.disable_dropout,
+        )
         return planning.training(self, head, example, rows, notes)
 
     def preference_rows(self, context: Context, tokenizer: PreTrainedTokenizerBase) -> PreferenceRows:

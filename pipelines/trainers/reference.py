@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipelines.core.interfaces import Context, World
 from pipelines.models import fsdp
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.models.open_once import copied
 from pipelines.tuners.tuner import Tuner
@@ -60,7 +61,8 @@ class FrozenCopy:
                 self.model.to(device)
         elif not fsdp.is_sharded(self.model):
             fsdp.shard(self.model, device, torch.distributed.get_world_size())
-        with torch.no_grad(), computed_in("no" if exact else self.precision, device):
+        precision = computed_in("no" if exact else self.precision, device)
+        with torch.no_grad(), precision, attention_by_size(self.model, learning=True):
             yield self.model
 
 
@@ -78,8 +80,9 @@ class DisabledAdapter:
         modes = {module: module.training for module in tuned.modules()}
         learning = {name: weight.requires_grad for name, weight in tuned.named_parameters()}
         tuned.eval()
+        precision = computed_in("no" if exact else self.precision, device)
         try:
-            with torch.no_grad(), tuned.disable_adapter(), computed_in("no" if exact else self.precision, device):
+            with torch.no_grad(), tuned.disable_adapter(), precision, attention_by_size(tuned, learning=True):
                 yield tuned
         finally:
             for module, training in modes.items():

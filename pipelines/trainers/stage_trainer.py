@@ -25,6 +25,7 @@ from pipelines.core.errors import Diverged, Stopped
 from pipelines.core.files import remove_unfinished, restored
 from pipelines.core.interfaces import Context
 from pipelines.models import fsdp
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints, dropout
 from pipelines.trainers.checkpoints import State
@@ -145,9 +146,14 @@ class StageTrainer(ShardingTrainer):
         self.refuse_spoiled_weights()
 
     def train(self, *given: Any, **keywords: Any) -> TrainOutput:
-        few_bits = self.args.device.type == "cpu" and not self.args.torch_compile
+        plain = self.args.device.type == "cpu" and not self.args.torch_compile
+        # what is computed twice must be computed alike, though other batches came between
+        by_size = plain and not self.args.activation_checkpointing
         try:
-            with dropout.few_bits() if few_bits else nullcontext() as self.masks:
+            with (
+                dropout.few_bits() if plain else nullcontext() as self.masks,
+                attention_by_size(self.model, learning=True) if by_size else nullcontext(),
+            ):
                 return super().train(*given, **keywords)
         finally:
             self._end_workers()

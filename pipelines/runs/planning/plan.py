@@ -314,6 +314,8 @@ class Planner:
             predicted=example.predicted,
             mixed=self.precision != "no",
             on_cpu=self.device.kind == "cpu",
+            compiled=bool(arguments.get("torch_compile")),
+            dropout=example.dropout,
             recomputed=recomputed,
             accumulated=accumulated,
             optimizer=arguments.get("optim", "adamw_torch_fused"),

@@ -24,7 +24,16 @@ from pipelines.architectures.arithmetic import (
     stacks,
 )
 from pipelines.architectures.configuration_rules import completed
-from pipelines.core.costs import DENSEST, FLOAT, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory
+from pipelines.core.costs import (
+    DENSEST,
+    FLOAT,
+    LOGITS_AT_ONCE,
+    LOGITS_AT_ONCE_ON_GPU,
+    LOGITS_KEPT,
+    SCORES_OF_A_SOFTMAX,
+    Memory,
+    fused_pays,
+)
 
 OPTIMIZER_BYTES = {
     "adamw_torch": 8,
@@ -73,7 +82,11 @@ class Step:
     mixed: bool = False
     """Whether products are computed in 16 bits."""
     on_cpu: bool = True
-    """On a CPU attention is eager and keeps every pair's weight; on a GPU a fused kernel computes them again."""
+    """On a CPU attention keeps every pair's weight unless `fused_pays`; on a GPU a fused kernel computes them again."""
+    compiled: bool = False
+    """Whether layers are compiled, which keep their attention whatever its size."""
+    dropout: bool = True
+    """Whether dropout is on, with the chances of the model's fields."""
     recomputed: bool = False
     """Whether layers keep their input alone (activation checkpointing)."""
     accumulated: int = 1
@@ -245,7 +258,8 @@ class _Tracing:
     def __init__(
         self, fields: Mapping[str, Any], head: str, num_labels: int, step: Step, learnt: Mapping[str, int] | None
     ) -> None:
-        self.fields = fields
+        silent = {} if step.dropout else {name: 0.0 for name in fields if name.endswith("dropout_prob")}
+        self.fields = fields = {**fields, **silent}
         self.head = head
         self.step = step
         self.learnt = learnt
@@ -253,6 +267,12 @@ class _Tracing:
         self.value = 2 if step.mixed else FLOAT
         self.mask = 1 if not step.on_cpu else self.value  # torch's dropout keeps a number a value on a CPU
         self.tokens = {"sequence": step.batch * step.length, "target": step.batch * step.target}
+        longest = max(step.length, step.target if fields["family"] == "encoder-decoder" else 0)
+        scores = step.batch * fields["num_attention_heads"] * longest * longest
+        plain = fields["attention_probs_dropout_prob"] == 0 and fields["position"] not in ("alibi", "relative")
+        known = plain and fields["attention_scoring"] != "additive" and not (step.compiled or step.recomputed)
+        # whether a CPU takes fused attention, as `models.attention_by_size` chooses it
+        self.fused = step.on_cpu and known and fused_pays(scores, "bf16" if step.mixed else "no", learning=True)
 
     def blocks(self) -> Iterator[Segment]:
         for stack in stacks(self.fields):
@@ -391,8 +411,10 @@ class _Tracing:
         if fields["attention_pattern"] == "linear" and not crosses:
             between = self._linear_attention(length, causal)
             return Segment(activations + between, learnt, flowing + between // 4, flowing + between // 2)
-        # by head, keys and values repeated for the heads that share them
-        activations += (query_tokens + 2 * seen) * wide * value
+        # by head, keys and values repeated for the heads that share them, unless the kernel reads them as they are
+        hides = windowed or self._masked(False, crosses)
+        repeated = wide if hides or not self.fused else key.outputs
+        activations += (query_tokens * wide + 2 * seen * repeated) * value
         activations += self._scoring(query_tokens, seen, length)
         pairs = self.step.batch * fields["num_attention_heads"] * length * past
         additive = fields["attention_scoring"] == "additive"
@@ -402,7 +424,10 @@ class _Tracing:
             activations += copies * each - query_tokens * wide * value
             forward += each
             backward += (3 - copies) * each
-        if self.step.on_cpu or additive:
+        if self.fused:  # the sums of softmax, and the mask in the type of the scores
+            activations += self.step.batch * fields["num_attention_heads"] * length * FLOAT
+            activations += self.step.batch * length * past * value if hides else 0
+        if (self.step.on_cpu and not self.fused) or additive:
             weight = FLOAT if self._masked(causal or windowed, crosses) else value  # float32 masks make float32 scores
             dropped = fields["attention_probs_dropout_prob"] > 0
             copies = pairs * value if dropped or weight != value else 0
@@ -519,7 +544,8 @@ class _Tracing:
             product = matrix * self.value if learns and step.mixed else 0
             together = LOGITS_AT_ONCE if step.on_cpu else LOGITS_AT_ONCE_ON_GPU
             chunk = min(scores, max(together // vocab, 1) * vocab) * self.value
-            yield Segment(kept, matrix * FLOAT if learns else 0, chunk + copies + product)
+            softmax = min(scores, SCORES_OF_A_SOFTMAX) * FLOAT * (3 if step.mixed else 2) if step.on_cpu else 0
+            yield Segment(kept, matrix * FLOAT if learns else 0, chunk + copies + product + softmax)
             return
         activations = scores * FLOAT + rows * narrow * self.value + (2 * matrix if step.mixed else 0)
         forward = scores * ((FLOAT + 2) if step.mixed else FLOAT)

@@ -1,16 +1,19 @@
-"""Fused attention says what eager attention says, and only where a model is asked something large."""
+"""Fused attention says and learns what eager attention does, and only where a batch is large."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from pipelines.core import costs
 from pipelines.core.interfaces import Head
-from pipelines.models import attention_by_size as by_size
 from pipelines.models.attention_by_size import EAGER, FUSED, attention_by_size
+from pipelines.models.log_probabilities import without_dropout
+from pipelines.objectives.attention_masks import additive, earlier
 from tests import tiny
 
 WITHOUT = {"deberta-v2", "xlnet"}
@@ -20,7 +23,8 @@ WITHOUT = {"deberta-v2", "xlnet"}
 @pytest.fixture(autouse=True)
 def large_from_a_few_pairs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two heads, four rows of ten tokens: 800 scores."""
-    monkeypatch.setattr(by_size, "ENOUGH", {torch.float32: 800, torch.bfloat16: 800})
+    for name in ("SCORES_ASKED", "SCORES_LEARNT"):
+        monkeypatch.setattr(costs, name, {"no": 800, "bf16": 800})
 
 
 def seen(model: nn.Module) -> list[str]:
@@ -52,19 +56,20 @@ def test_answers_are_those_of_eager_attention(model_type: str, left: bool) -> No
     assert torch.equal(tiny.logits(model, inputs), expected)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        {"family": "decoder"},
-        {"family": "encoder-decoder"},
-        {"position": "alibi"},
-        {"position": "relative"},
-        {"attention_scoring": "additive"},
-        {"attention_pattern": "sliding_window", "sliding_window": 3},
-        {"attention_pattern": "linear"},
-        {"family": "decoder", "num_key_value_heads": 1, "position": "rotary"},
-    ],
-)
+OURS: list[dict[str, Any]] = [
+    {"family": "decoder"},
+    {"family": "encoder-decoder"},
+    {"position": "alibi"},
+    {"position": "relative"},
+    {"attention_scoring": "additive"},
+    {"attention_scoring": "cosine"},
+    {"attention_pattern": "sliding_window", "sliding_window": 3},
+    {"attention_pattern": "linear"},
+    {"family": "decoder", "num_key_value_heads": 1, "position": "rotary"},
+]
+
+
+@pytest.mark.parametrize("words", OURS, ids=lambda words: ",".join(map(str, words.values())))
 def test_our_family_is_asked_alike(words: dict[str, Any]) -> None:
     model = tiny.build("finery", tiny.TWO, **words)
     tiny.disturb(model)
@@ -92,6 +97,84 @@ def test_what_is_small_or_learnt_or_shows_its_weights_stays_eager() -> None:
     assert model.classifier.weight.grad is not None
 
 
+def gradients(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Of every weight that learns, of a sum over what the model says."""
+    model.train().zero_grad(set_to_none=True)
+    said = model(**inputs).logits
+    (said * torch.linspace(-1, 1, said.numel()).view(said.shape)).sum().backward()
+    found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def same_gradients(model: Any, inputs: dict[str, Any]) -> list[str]:
+    """That a model learns the same by size, and which attention it then took."""
+    expected = gradients(model, inputs)
+    asked = seen(model)
+    with attention_by_size(model, learning=True):
+        found = gradients(model, inputs)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=2e-5, msg=name)
+    return asked
+
+
+@pytest.mark.parametrize("model_type", tiny.SHAPES)
+def test_gradients_are_those_of_eager_attention(model_type: str) -> None:
+    writes = model_type in ("t5", "bart")
+    model = without_dropout(tiny.build(model_type, Head("seq2seq_lm") if writes else tiny.THREE))
+    tiny.disturb(model)
+    inputs = tiny.batch() | ({"decoder_input_ids": tiny.batch(seed=1)["input_ids"]} if writes else {})
+    assert same_gradients(model, inputs) == [EAGER if model_type in {*WITHOUT, "t5"} else FUSED]
+
+
+@pytest.mark.parametrize("words", OURS, ids=lambda words: ",".join(map(str, words.values())))
+def test_our_family_learns_alike(words: dict[str, Any]) -> None:
+    model = tiny.build("finery", tiny.TWO, **words)
+    tiny.disturb(model)
+    assert same_gradients(model, tiny.batch()) == [EAGER if words.get("position") in ("alibi", "relative") else FUSED]
+
+
+def test_masks_that_are_handed_over_ready_are_learnt_with_alike() -> None:
+    model = tiny.build("llama", Head("causal_lm"))
+    tiny.disturb(model)
+    ids = tiny.batch()["input_ids"]
+    allowed = earlier(10, np.array([2, 0, 4, 10]))
+    mask = torch.from_numpy(additive(allowed))
+    assert same_gradients(model, {"input_ids": ids, "attention_mask": mask}) == [FUSED]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"), [("bert", "attention_probs_dropout_prob"), ("llama", "attention_dropout")]
+)
+def test_where_attention_drops_weights_it_learns_as_before_and_is_asked_by_size(model_type: str, key: str) -> None:
+    model = tiny.build(model_type, tiny.TWO, **{key: 0.5})
+    asked = seen(model)
+    with attention_by_size(model, learning=True):
+        model.train()(**tiny.batch()).logits.sum().backward()
+        tiny.logits(model, tiny.batch())
+        model.eval()(**tiny.batch()).logits.sum().backward()
+    assert asked == [EAGER, FUSED, FUSED]
+    asked.clear()
+    with attention_by_size(without_dropout(model), learning=True):
+        model.train()(**tiny.batch())
+    assert asked == [FUSED]
+
+
+def test_a_model_that_learns_is_asked_by_the_bounds_of_learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(costs.SCORES_LEARNT, "no", 801)
+    model = tiny.build("bert", tiny.TWO)
+    asked = seen(model)
+    with attention_by_size(model, learning=True):
+        tiny.logits(model, tiny.batch())
+        with torch.autocast("cpu", torch.bfloat16):
+            tiny.logits(model, tiny.batch())
+        with torch.autocast("cpu", torch.float16):
+            tiny.logits(model, tiny.batch())
+        tiny.logits(model, tiny.batch(rows=5))
+    assert asked == [EAGER, FUSED, EAGER, FUSED]
+
+
 def test_options_and_vectors_count_as_the_rows_that_they_are() -> None:
     model = tiny.build("bert", Head("multiple_choice"))
     options = {name: value.view(2, 2, 10) for name, value in tiny.batch().items()}
@@ -104,7 +187,7 @@ def test_options_and_vectors_count_as_the_rows_that_they_are() -> None:
 
 
 def test_in_bfloat16_the_threshold_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(by_size.ENOUGH, torch.bfloat16, 801)
+    monkeypatch.setitem(costs.SCORES_ASKED, "bf16", 801)
     model = tiny.build("llama", tiny.TWO)
     asked = seen(model)
     with torch.no_grad():

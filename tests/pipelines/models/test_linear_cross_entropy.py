@@ -29,7 +29,7 @@ CAUSAL, SEQ2SEQ = Head("causal_lm"), Head("seq2seq_lm")
 def small_chunks(monkeypatch):
     """Seven rows at a time, two of them through a softmax together: the last of both are not full."""
     monkeypatch.setattr(linear_cross_entropy, "LOGITS_AT_ONCE", 7 * VOCABULARY)
-    monkeypatch.setattr(linear_cross_entropy, "BLOCK", 2 * VOCABULARY)
+    monkeypatch.setattr(linear_cross_entropy, "SCORES_OF_A_SOFTMAX", 2 * VOCABULARY)
     monkeypatch.setattr(log_probabilities, "LOGITS_KEPT", 0)
 
 
@@ -293,7 +293,7 @@ def test_processes_that_share_gradients_wait_for_the_output_matrix(tmp_path):
 def test_all_logits_never_exist_together(monkeypatch):
     """Allocations of a loss and its way back, against float32 logits of all tokens."""
     monkeypatch.setattr(linear_cross_entropy, "LOGITS_AT_ONCE", 2**16)
-    monkeypatch.setattr(linear_cross_entropy, "BLOCK", 2**14)
+    monkeypatch.setattr(linear_cross_entropy, "SCORES_OF_A_SOFTMAX", 2**14)
     states, weight = torch.randn(1024, 8, requires_grad=True), torch.randn(4096, 8, requires_grad=True)
     labels = torch.randint(0, 4096, (1024,))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:

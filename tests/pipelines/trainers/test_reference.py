@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.core import costs
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TUNERS
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.log_probabilities import sums, token_log_probabilities
+from pipelines.models.read_places import without_wrappers
 from pipelines.tasks.preference.pairs import PreferenceCollator
 from pipelines.trainers.reference import (
     DisabledAdapter,
@@ -196,3 +199,27 @@ def test_selected_examples_keep_their_numbers():
     some = rows.select([2, 0])
     assert [some[place]["reference"].tolist() for place in range(2)] == [[4, 5], [0, 1]]
     assert some[0]["source"] == SOURCES[2]
+
+
+@pytest.mark.parametrize("name", ["lora", "full"])
+def test_a_reference_is_asked_with_the_attention_that_its_policy_learns_with(name, monkeypatch):
+    monkeypatch.setattr(costs, "SCORES_LEARNT", {"no": 2 * 2 * 6 * 6, "bf16": 1})
+    model = tiny.build("llama", Head("causal_lm"))
+    reference = reference_for(model, TUNERS.load(name)())
+    policy, inputs, seen = tuned_by({"name": name}, model), decoder_inputs(), []
+    bodies = [policy, *([reference.model] if isinstance(reference, FrozenCopy) else [])]
+    for body in {id(each): each for each in map(without_wrappers, bodies)}.values():
+        body.base_model.register_forward_hook(
+            lambda module, given, said: seen.append(module.config._attn_implementation)
+        )
+    shorter = {key: value[:, :5] if value.ndim == 2 else value for key, value in inputs.items()}
+    for batch, attention in ((inputs, "sdpa"), (shorter, "eager")):
+        seen.clear()
+        with attention_by_size(policy, learning=True):
+            learnt = asked(policy.train(), batch)
+            with reference.model_for(policy) as other:
+                assert torch.equal(asked(other, batch), learnt)
+        with reference.model_for(policy) as other:
+            assert torch.equal(asked(other, batch), learnt)
+        assert len(seen) >= 3
+        assert set(seen) == {attention}

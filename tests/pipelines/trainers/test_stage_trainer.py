@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 from transformers import Trainer
 
+from pipelines.core import costs
 from pipelines.core.errors import Stopped
 from pipelines.core.events import read_events
 from pipelines.core.interfaces import Context
@@ -294,3 +295,31 @@ def test_operations_are_those_that_transformers_estimates(context: Callable[...,
     for batch in (tiny.batch(2, 5), tiny.batch(4, 9), {"labels": torch.zeros(2)}, [{"prompt": "TRL's"}]):
         assert counting.floating_point_ops(batch) == plain.floating_point_ops(batch)
     assert counting.floating_point_ops(tiny.batch(2, 5)) > 0
+
+
+@pytest.mark.parametrize("way", ["large", "small", "dropped", "computed twice"])
+def test_large_batches_learn_with_fused_attention_and_the_same_comes_out(
+    way: str, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"attention_probs_dropout_prob": 0.1} if way == "dropped" else {}
+    words = dict.fromkeys(("hidden_dropout_prob", "classifier_dropout"), 0.0) | words
+    given = {"activation_checkpointing": True} if way == "computed twice" else {}
+    seen: list[str] = []
+
+    def trained(name: str, enough: int) -> Any:
+        monkeypatch.setattr(costs, "SCORES_LEARNT", {"no": enough})
+        model = tiny.build("bert", tiny.THREE, **words)
+        look = lambda body, given, said: seen.append(body.config._attn_implementation)  # noqa: E731
+        model.bert.register_forward_hook(look)
+        return train(context(name), Full(), model, num_train_epochs=1, save_strategy="epoch", **given)[0]
+
+    plain = trained("plain", 10**9)
+    assert set(seen) == {"eager"}
+    seen.clear()
+    model = trained("by size", 10**9 if way == "small" else 1)
+    assert set(seen) == {"sdpa" if way == "large" else "eager"}
+    assert model.config._attn_implementation == "eager"
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(weight, plain.state_dict()[name], rtol=0, atol=1e-5)
+    saved = next((context("by size").folder / "checkpoints").glob("checkpoint-*/config.json"))
+    assert "attn" not in saved.read_text(encoding="utf-8")

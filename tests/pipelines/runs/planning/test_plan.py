@@ -221,6 +221,39 @@ def test_recomputing_activations_costs_a_forward_pass_and_saves_memory(folder):
     assert recomputed.memory.activations < plain.memory.activations
 
 
+def test_scores_of_long_blocks_are_counted_where_attention_is_eager(folder):
+    words = (
+        "{preset: gpt-tiny, max_position_embeddings: 1024, hidden_dropout_prob: 0.0, attention_probs_dropout_prob: %s}"
+    )
+    long = ("stages.pretrain.block_size=1024", "stages.pretrain.objective=causal_lm")
+
+    def activations(dropout, *settings):
+        shape = f"model.architecture={words % dropout}"
+        return planned(folder, shape, *long, *settings, text=RECIPE).stages[0].memory.activations
+
+    scores = 4 * 4 * 1024 * 1024 * 4 * 4  # sequences, heads, pairs, layers, bytes
+    fused, eager = activations(0.0), activations(0.0, "stages.pretrain.arguments.torch_compile=true")
+    assert eager - fused > 0.9 * scores
+    assert fused < scores
+    assert activations(0.1) - fused > 2 * scores
+
+
+def test_a_policy_whose_dropout_is_off_is_counted_without_it(folder):
+    (folder / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 40)
+    preferred = "  - {stage: dpo, datasets: [{path: pairs.jsonl}], max_length: 64, arguments: {%s}}\n"
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal", "gpt-tiny")
+    text = text.replace("datasets:", "objective: causal_lm\n    datasets:", 1)
+    found = {}
+    for setting in ("disable_dropout: true", "disable_dropout: false"):
+        for chance in ("0.1", "0.0"):
+            words = [f"model.architecture.{name}_dropout_prob={chance}" for name in ("hidden", "attention_probs")]
+            stage = planned(folder, *words, text=text + preferred % setting).stages[1]
+            found[setting, chance] = stage.memory.activations
+    assert found["disable_dropout: true", "0.1"] == found["disable_dropout: true", "0.0"]
+    assert found["disable_dropout: false", "0.1"] > 1.1 * found["disable_dropout: false", "0.0"]
+    assert found["disable_dropout: false", "0.0"] == found["disable_dropout: true", "0.0"]
+
+
 def test_a_gpu_is_one_process_each_and_keeps_no_attention_scores(folder):
     recipe = loads(RECIPE, folder=folder)
     found = plan(recipe, device=gpu("NVIDIA H100 80GB HBM3", 4))

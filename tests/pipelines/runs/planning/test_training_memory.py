@@ -11,7 +11,9 @@ from transformers import AutoConfig
 
 from pipelines.architectures import FineryConfig, arithmetic
 from pipelines.architectures.configuration_rules import completed
+from pipelines.core import costs
 from pipelines.core.interfaces import Head
+from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.heads import auto_class, head_settings
 from pipelines.objectives.losses import classification_loss, token_loss
 from pipelines.runs.planning import training_memory
@@ -113,6 +115,43 @@ def test_activations_are_what_autograd_keeps(design, mixed):
     held = bytes_kept(model, loss)
     step = Step(batch=4, length=96, target=70, predicted=asked, mixed=mixed)
     assert memory({**SIZES, **words}, head.kind, 2, step).activations == pytest.approx(held, rel=0.05)
+
+
+SILENT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+FUSED = {
+    "bert": SILENT,
+    "rotary": {**SILENT, "position": "rotary"},
+    "window": {**SILENT, "attention_pattern": "sliding_window", "sliding_window": 8},
+    "gpt": {**SILENT, "family": "decoder", "norm_position": "pre"},
+    "llama": LLAMA,
+    "transformer": {**SILENT, "family": "encoder-decoder", "position": "sinusoidal"},
+}
+"""Designs without dropout, whose attention is fused where a batch is large."""
+
+
+@pytest.mark.parametrize(
+    ("design", "mixed", "padded"),
+    covering(product(FUSED, (False, True), (False, True))),
+)
+def test_with_fused_attention_autograd_keeps_no_scores(design, mixed, padded, monkeypatch):
+    words, kept = {**FUSED[design], "num_attention_heads": 8}, {}
+    head = PLAIN_HEADS[words.get("family", "encoder")]
+    model = build(words, head)
+    batch, asked = inputs(words.get("family", "encoder"), 4, 128, 100)
+    if padded:
+        batch["attention_mask"][0, 100:] = 0
+
+    def loss():
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            return token_loss(model, batch)
+
+    step = Step(batch=4, length=128, target=100, predicted=asked, mixed=mixed, padded=padded)
+    for name, enough in (("eager", 4 * 8 * 128 * 128 + 1), ("fused", 4 * 8 * 128 * 128)):
+        monkeypatch.setattr(costs, "SCORES_LEARNT", {"no": enough, "bf16": enough})
+        with attention_by_size(model, learning=True):
+            kept[name] = bytes_kept(model, loss)
+        assert memory({**SIZES, **words}, head.kind, 2, step).activations == pytest.approx(kept[name], rel=0.05)
+    assert kept["fused"] < 0.8 * kept["eager"]
 
 
 def most_allocated(step) -> int:
