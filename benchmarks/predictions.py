@@ -36,6 +36,7 @@ from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape, outputs
 from pipelines.runs.planning.plan import STEP_SECONDS
 from pipelines.runs.planning.training_memory import Memory, Step
+from pipelines.trainers import training_attention
 from pipelines.tuners.lora import LoRA
 
 DECISION = Head("sequence_classification", ("no", "maybe", "yes"))
@@ -254,7 +255,7 @@ def compare(case: Case, rounds: int, device: str) -> dict[str, float]:
     step = step_of(case, model, batch, optimizer)
     machine = hardware.this_machine()
     rate = machine.flops_per_second("bf16" if case.mixed else "no", 1) / (machine.units if device == "cpu" else 1)
-    with attention_by_size(model, learning=True):
+    with attention_by_size(model, training_attention.register()):
         step()
         step()
         found["memory"] = predicted_memory(case, device).peak / measured_memory(step, model, optimizer, device)

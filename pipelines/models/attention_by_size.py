@@ -30,16 +30,17 @@ EAGER, FUSED = "eager", "sdpa"
 
 
 @contextmanager
-def attention_by_size(model: nn.Module, learning: bool = False) -> Iterator[None]:
+def attention_by_size(model: nn.Module, small: str | None = None) -> Iterator[None]:
     """Inside the `with` block large batches are answered with fused attention, and the others as before.
 
     To be used by one thread at a time. Calls that hand out attention's weights stay eager, and so does a model that is
     compiled, lies elsewhere than on the CPU, was opened with another attention or has scores that the fused kernel does
-    not know. A model that is only asked is eager wherever a call needs a gradient; one that is `learning` takes fused
-    attention there too, from `core.costs.SCORES_LEARNT` on, in every call that drops no attention weight, and asks
-    without gradient by the same bounds, so that a policy and its reference are computed alike.
+    not know. A model that is only asked is eager wherever a call needs a gradient. For one that learns `small` names
+    the attention of what is not large: it takes fused attention from `core.costs.SCORES_LEARNT` on, in every call that
+    drops no attention weight, and is asked without gradient by the same bounds, so that a policy and its reference are
+    computed alike.
     """
-    configs = _configs(model)
+    configs, learning = _configs(model), small is not None
     if not configs or (learning and _weighs_distance(model)):
         yield
         return
@@ -50,7 +51,7 @@ def attention_by_size(model: nn.Module, learning: bool = False) -> Iterator[None
         shown = named.get("output_attentions") or any(config.output_attentions for config in configs)
         unfit = torch.is_grad_enabled() and (not learning or (drops and module.training))
         large = fused_pays(heads * _pairs(given, named), _precision(), learning)
-        chosen = FUSED if large and not (shown or unfit) else EAGER
+        chosen = FUSED if large and not (shown or unfit) else EAGER if shown or small is None else small
         for config in configs:
             if config._attn_implementation != chosen:
                 config._attn_implementation = chosen

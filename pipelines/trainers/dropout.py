@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,37 +52,65 @@ class MaskStream:
 
         To be called only where `serves` holds.
         """
+        dropped: Tensor = _Masked.apply(values, self.kept(values, p))
+        return dropped
+
+    def kept(self, values: Tensor, p: float) -> Kept:
+        """Which of `values` (…,) are kept where each is dropped with probability p, to the nearest 1 / RESOLUTION.
+
+        To be called only where `serves` holds.
+        """
         assert self._generator is not None
         share = round(p * RESOLUTION)
         words = self._generator.random_raw(-(-values.numel() // 4))
         bits = torch.from_numpy(words.view(np.int16))[: values.numel()].view(values.shape)
         # With the sign bit set they are uniform over -32768 … -1, and `share` of these no longer negative once `share`
         # is added; shifted, the sign is -1, which is all ones, for what is kept.
-        kept = bits.bitwise_or_(-RESOLUTION).add_(share).bitwise_right_shift_(15)
-        dropped: Tensor = _Masked.apply(values, kept, RESOLUTION / (RESOLUTION - share))
-        return dropped
+        bits = bits.bitwise_or_(-RESOLUTION).add_(share).bitwise_right_shift_(15)
+        return Kept(bits, RESOLUTION / (RESOLUTION - share))
+
+
+class Kept(NamedTuple):
+    """What dropout leaves."""
+
+    bits: Tensor
+    """(…,) int16, all ones for what is kept, 0 for the rest."""
+    scale: float
+    """What is kept is multiplied by."""
+
+    def of(self, values: Tensor) -> Tensor:
+        """`values` (…,), 0 where they are dropped, not scaled."""
+        words = _WORDS[values.element_size()]
+        return torch.bitwise_and(values.view(words), self.bits.to(words)).view(values.dtype)
+
+    def of_(self, values: Tensor) -> Tensor:
+        """The same, in place."""
+        words = _WORDS[values.element_size()]
+        values.view(words).bitwise_and_(self.bits.to(words))
+        return values
 
 
 class _Masked(torch.autograd.Function):
-    """values (…,) · scale where `kept` (…,) int16 is all ones, 0 where it is 0."""
+    """What is kept of values (…,), scaled."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, values: Tensor, kept: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(kept)
-        ctx.scale = scale  # type: ignore[attr-defined]
-        return _masked(values, kept, scale)
+    def forward(ctx: FunctionCtx, values: Tensor, kept: Kept) -> Tensor:
+        ctx.save_for_backward(kept.bits)
+        ctx.scale = kept.scale  # type: ignore[attr-defined]
+        return kept.of_(values * kept.scale)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _masked(gradient, ctx.saved_tensors[0], ctx.scale), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return Kept(ctx.saved_tensors[0], ctx.scale).of_(gradient * ctx.scale), None
 
 
-def _masked(values: Tensor, kept: Tensor, scale: float) -> Tensor:
-    scaled = values * scale
-    words = _WORDS[scaled.element_size()]
-    scaled.view(words).bitwise_and_(kept.to(words))
-    return scaled
+_open: list[MaskStream] = []
+
+
+def open_stream() -> MaskStream | None:
+    """That of the innermost `few_bits`."""
+    return _open[-1] if _open else None
 
 
 @contextmanager
@@ -97,7 +125,9 @@ def few_bits() -> Iterator[MaskStream]:
         return plain(input, p, training, inplace)
 
     torch.nn.functional.dropout = dropout
+    _open.append(masks)
     try:
         yield masks
     finally:
+        _open.remove(masks)
         torch.nn.functional.dropout = plain

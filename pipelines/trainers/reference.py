@@ -22,6 +22,7 @@ from pipelines.models import fsdp
 from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.models.open_once import copied
+from pipelines.trainers import training_attention
 from pipelines.tuners.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class FrozenCopy:
         elif not fsdp.is_sharded(self.model):
             fsdp.shard(self.model, device, torch.distributed.get_world_size())
         precision = computed_in("no" if exact else self.precision, device)
-        with torch.no_grad(), precision, attention_by_size(self.model, learning=True):
+        with torch.no_grad(), precision, attention_by_size(self.model, training_attention.register()):
             yield self.model
 
 
@@ -82,7 +83,12 @@ class DisabledAdapter:
         tuned.eval()
         precision = computed_in("no" if exact else self.precision, device)
         try:
-            with torch.no_grad(), tuned.disable_adapter(), precision, attention_by_size(tuned, learning=True):
+            with (
+                torch.no_grad(),
+                tuned.disable_adapter(),
+                precision,
+                attention_by_size(tuned, training_attention.register()),
+            ):
                 yield tuned
         finally:
             for module, training in modes.items():

@@ -27,7 +27,7 @@ from pipelines.core.interfaces import Context
 from pipelines.models import fsdp
 from pipelines.models.attention_by_size import attention_by_size
 from pipelines.objectives.losses import Meter
-from pipelines.trainers import checkpoints, dropout
+from pipelines.trainers import checkpoints, dropout, training_attention
 from pipelines.trainers.checkpoints import State
 from pipelines.trainers.dropout import MaskStream
 from pipelines.trainers.sharding import ShardingTrainer
@@ -152,7 +152,7 @@ class StageTrainer(ShardingTrainer):
         try:
             with (
                 dropout.few_bits() if plain else nullcontext() as self.masks,
-                attention_by_size(self.model, learning=True) if by_size else nullcontext(),
+                attention_by_size(self.model, training_attention.register()) if by_size else nullcontext(),
             ):
                 return super().train(*given, **keywords)
         finally:

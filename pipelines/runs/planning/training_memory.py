@@ -59,6 +59,8 @@ ACTIVATION_VALUES = {
 
 LIVE = 10**9
 """Weights that DeepSpeed's third stage keeps whole at most: the default of `stage3_max_live_parameters`."""
+MASK = 2
+"""Bytes of the random bits that `trainers.dropout` keeps for a number, of any type."""
 PLACE = 8
 """Bytes of the number of a place that is picked out."""
 TEXT_HEADS = ("sequence_classification", "multiple_choice", "reward")
@@ -265,14 +267,16 @@ class _Tracing:
         self.learnt = learnt
         self.layers = {layer.name: layer for layer in linear_layers(fields, head, num_labels)}
         self.value = 2 if step.mixed else FLOAT
-        self.mask = 1 if not step.on_cpu else self.value  # torch's dropout keeps a number a value on a CPU
         self.tokens = {"sequence": step.batch * step.length, "target": step.batch * step.target}
         longest = max(step.length, step.target if fields["family"] == "encoder-decoder" else 0)
         scores = step.batch * fields["num_attention_heads"] * longest * longest
-        plain = fields["attention_probs_dropout_prob"] == 0 and fields["position"] not in ("alibi", "relative")
-        known = plain and fields["attention_scoring"] != "additive" and not (step.compiled or step.recomputed)
-        # whether a CPU takes fused attention, as `models.attention_by_size` chooses it
-        self.fused = step.on_cpu and known and fused_pays(scores, "bf16" if step.mixed else "no", learning=True)
+        # on a CPU, which attention the trainer lets `models.attention_by_size` take, and whose dropout
+        plain = step.on_cpu and not (step.compiled or step.recomputed)
+        self.own_dropout = plain
+        products = fields["attention_scoring"] != "additive" and fields["position"] not in ("alibi", "relative")
+        large = fused_pays(scores, "bf16" if step.mixed else "no", learning=True)
+        self.fused = plain and products and large and fields["attention_probs_dropout_prob"] == 0
+        self.narrow = plain and products and not self.fused
 
     def blocks(self) -> Iterator[Segment]:
         for stack in stacks(self.fields):
@@ -427,11 +431,16 @@ class _Tracing:
         if self.fused:  # the sums of softmax, and the mask in the type of the scores
             activations += self.step.batch * fields["num_attention_heads"] * length * FLOAT
             activations += self.step.batch * length * past * value if hides else 0
-        if (self.step.on_cpu and not self.fused) or additive:
+        dropped = fields["attention_probs_dropout_prob"] > 0
+        if self.narrow:  # chances and random bits, `trainers.training_attention`
+            wide = pairs * FLOAT if dropped and not self.step.mixed else 0  # bits as wide as what they are laid over
+            activations += pairs * (value + (MASK if dropped else 0))
+            forward += pairs * value + wide
+            backward += pairs * value + max(pairs * value, wide)
+        elif (self.step.on_cpu and not self.fused) or additive:
             weight = FLOAT if self._masked(causal or windowed, crosses) else value  # float32 masks make float32 scores
-            dropped = fields["attention_probs_dropout_prob"] > 0
             copies = pairs * value if dropped or weight != value else 0
-            activations += pairs * (2 if dropped else 1) * weight + copies
+            activations += pairs * (weight + (self._mask(weight) if dropped else 0)) + copies
             forward += pairs * weight
             backward += pairs * weight * (1 if dropped else 2)
         return Segment(activations, learnt, forward, backward)
@@ -487,7 +496,7 @@ class _Tracing:
         activations += inner if result_is_kept else 0
         if self._saves_input(output) and (dropped or not result_is_kept):
             activations += inner
-        activations += inner * self.mask // value if dropped else 0
+        activations += inner * self._mask(value) // value if dropped else 0
         learnt = sum(self._gradient(each) for each in (*into, output)) + self._norm_gradient(fields["hidden_size"])
         flowing = tokens * fields["hidden_size"] * (FLOAT + value) + inner
         if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
@@ -510,9 +519,11 @@ class _Tracing:
         return tokens * (width * value + 2 * FLOAT)
 
     def _mask_of(self, dropout: str, value: int) -> int:
-        if not self.fields[dropout] > 0:
-            return 0
-        return value if self.step.on_cpu else 1
+        return self._mask(value) if self.fields[dropout] > 0 else 0
+
+    def _mask(self, value: int) -> int:
+        """Bytes that dropout keeps for a number of `value` bytes: torch's are a number too on a CPU."""
+        return MASK if self.own_dropout else value if self.step.on_cpu else 1
 
     def _final_norm(self, stack: Stack) -> Segment:
         if self.fields["norm_position"] == "post":

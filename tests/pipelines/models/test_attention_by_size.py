@@ -111,7 +111,7 @@ def same_gradients(model: Any, inputs: dict[str, Any]) -> list[str]:
     """That a model learns the same by size, and which attention it then took."""
     expected = gradients(model, inputs)
     asked = seen(model)
-    with attention_by_size(model, learning=True):
+    with attention_by_size(model, EAGER):
         found = gradients(model, inputs)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
@@ -150,13 +150,13 @@ def test_masks_that_are_handed_over_ready_are_learnt_with_alike() -> None:
 def test_where_attention_drops_weights_it_learns_as_before_and_is_asked_by_size(model_type: str, key: str) -> None:
     model = tiny.build(model_type, tiny.TWO, **{key: 0.5})
     asked = seen(model)
-    with attention_by_size(model, learning=True):
+    with attention_by_size(model, EAGER):
         model.train()(**tiny.batch()).logits.sum().backward()
         tiny.logits(model, tiny.batch())
         model.eval()(**tiny.batch()).logits.sum().backward()
     assert asked == [EAGER, FUSED, FUSED]
     asked.clear()
-    with attention_by_size(without_dropout(model), learning=True):
+    with attention_by_size(without_dropout(model), EAGER):
         model.train()(**tiny.batch())
     assert asked == [FUSED]
 
@@ -165,7 +165,7 @@ def test_a_model_that_learns_is_asked_by_the_bounds_of_learning(monkeypatch: pyt
     monkeypatch.setitem(costs.SCORES_LEARNT, "no", 801)
     model = tiny.build("bert", tiny.TWO)
     asked = seen(model)
-    with attention_by_size(model, learning=True):
+    with attention_by_size(model, EAGER):
         tiny.logits(model, tiny.batch())
         with torch.autocast("cpu", torch.bfloat16):
             tiny.logits(model, tiny.batch())

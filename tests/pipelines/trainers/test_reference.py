@@ -14,6 +14,7 @@ from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.log_probabilities import sums, token_log_probabilities
 from pipelines.models.read_places import without_wrappers
 from pipelines.tasks.preference.pairs import PreferenceCollator
+from pipelines.trainers import training_attention
 from pipelines.trainers.reference import (
     DisabledAdapter,
     FrozenCopy,
@@ -213,9 +214,9 @@ def test_a_reference_is_asked_with_the_attention_that_its_policy_learns_with(nam
             lambda module, given, said: seen.append(module.config._attn_implementation)
         )
     shorter = {key: value[:, :5] if value.ndim == 2 else value for key, value in inputs.items()}
-    for batch, attention in ((inputs, "sdpa"), (shorter, "eager")):
+    for batch, attention in ((inputs, "sdpa"), (shorter, training_attention.NAME)):
         seen.clear()
-        with attention_by_size(policy, learning=True):
+        with attention_by_size(policy, training_attention.register()):
             learnt = asked(policy.train(), batch)
             with reference.model_for(policy) as other:
                 assert torch.equal(asked(other, batch), learnt)

@@ -221,7 +221,7 @@ def test_recomputing_activations_costs_a_forward_pass_and_saves_memory(folder):
     assert recomputed.memory.activations < plain.memory.activations
 
 
-def test_scores_of_long_blocks_are_counted_where_attention_is_eager(folder):
+def test_scores_of_long_blocks_are_counted_where_they_are_kept(folder):
     words = (
         "{preset: gpt-tiny, max_position_embeddings: 1024, hidden_dropout_prob: 0.0, attention_probs_dropout_prob: %s}"
     )
@@ -235,7 +235,7 @@ def test_scores_of_long_blocks_are_counted_where_attention_is_eager(folder):
     fused, eager = activations(0.0), activations(0.0, "stages.pretrain.arguments.torch_compile=true")
     assert eager - fused > 0.9 * scores
     assert fused < scores
-    assert activations(0.1) - fused > 2 * scores
+    assert 1.4 * scores < activations(0.1) - fused < 1.7 * scores  # chances, and half as many bits of dropout
 
 
 def test_a_policy_whose_dropout_is_off_is_counted_without_it(folder):

@@ -1,0 +1,133 @@
+"""Softmax attention written for training on a processor: few passes over the scores, few of them kept.
+
+Eager attention of transformers multiplies the scores by their scale, takes the softmax in float32, drops weights with a
+mask of its own and rounds the rest for the product, each a pass that autograd keeps something of. Here queries bear the
+scale and values what dropout scales up, the softmax is rounded as it is written, and of all pairs the chances and the
+random bits alone are kept; what was dropped is computed again on the way back (as Dao et al. 2022, "FlashAttention",
+section 3.1, do for all scores, arxiv.org/abs/2205.14135). For batches that are too small for the fused kernel, and for
+dropout, which it has not: `models.attention_by_size` takes it where a model learns. It draws the bits that eager
+attention would draw (`trainers.dropout`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn import functional
+from transformers.integrations.sdpa_attention import repeat_kv
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from pipelines.trainers import dropout as few_bits
+from pipelines.trainers.dropout import Kept
+
+NAME = "finery_training"
+"""What transformers' tables of attentions and of masks call it."""
+
+
+def register() -> str:
+    """Make the name known to transformers, which it returns; again without effect."""
+    ALL_ATTENTION_FUNCTIONS.register(NAME, training_attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+    return NAME
+
+
+def training_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """dropout(softmax(q kᵀ · scaling + mask)) v, in the form that transformers' models call.
+
+    query (batch, heads, length, head_dim); key and value (batch, key-value heads, keys, head_dim); `attention_mask`
+    (batch or 1, heads or 1, length, keys) is added. Returns: (batch, length, heads, head_dim), and no weights.
+    """
+    groups = query.shape[1] // key.shape[1]
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    chance = dropout if module.training else 0.0
+    autocast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
+    kind = torch.get_autocast_dtype("cpu") if autocast else query.dtype
+    with torch.autocast("cpu", enabled=False):
+        # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
+        mask = None if attention_mask is None else attention_mask.clamp(min=torch.finfo(kind).min / 2).to(kind)
+        masks = few_bits.open_stream()
+        if not chance or (masks is not None and masks.serves(query, chance)):
+            of_bits = None if not chance or masks is None else masks
+            attended: Tensor = _Attention.apply(query, key, value, mask, scale, chance, of_bits, kind)
+            return attended, None
+        scores = (query.to(kind) * scale) @ key.to(kind).transpose(2, 3)
+        scores = scores if mask is None else scores + mask
+        weights = functional.dropout(scores.softmax(-1), chance, module.training)  # by torch's own numbers
+        return (weights @ value.to(kind)).transpose(1, 2).contiguous(), None
+
+
+class _Attention(torch.autograd.Function):
+    """Queries, keys and values (batch, heads, length, head_dim) of as many heads."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        chance: float,
+        masks: few_bits.MaskStream | None,
+        kind: torch.dtype,
+    ) -> Tensor:
+        batch, heads, length, dim = query.shape
+        scores = query.new_empty(batch * heads, length, key.shape[2], dtype=kind)
+        kept = None if masks is None else masks.kept(scores, chance)
+        q, k = _laid_out(query, kind, scale), _laid_out(key, kind, 1.0)
+        v = _laid_out(value, kind, 1.0 if kept is None else kept.scale)
+        torch.bmm(q, k.transpose(1, 2), out=scores)
+        if mask is not None:
+            scores.view(batch, heads, length, -1).add_(mask)
+        chances = scores.softmax(-1)
+        del scores
+        attended = torch.bmm(chances if kept is None else kept.of(chances), v)
+        ctx.save_for_backward(q, k, v, chances, *(() if kept is None else (kept.bits,)))
+        ctx.kept_scale = 1.0 if kept is None else kept.scale  # type: ignore[attr-defined]
+        ctx.scale, ctx.types = scale, (query.dtype, key.dtype, value.dtype)  # type: ignore[attr-defined]
+        return attended.view(batch, heads, length, dim).transpose(1, 2).contiguous()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, chances, *bits = ctx.saved_tensors
+        batch, _, heads, dim = gradient.shape
+        kept = Kept(bits[0], ctx.kept_scale) if bits else None
+        given = _laid_out(gradient.transpose(1, 2), chances.dtype, 1.0)
+        of_value = torch.bmm((chances if kept is None else kept.of(chances)).transpose(1, 2), given)
+        of_weights = torch.bmm(given, v.transpose(1, 2))
+        if kept is not None:
+            kept.of_(of_weights)
+        of_scores = torch._softmax_backward_data(of_weights, chances, -1, chances.dtype)
+        del of_weights
+        found = (
+            torch.bmm(of_scores, k).mul_(ctx.scale),
+            torch.bmm(of_scores.transpose(1, 2), q),
+            of_value if kept is None else of_value.mul_(kept.scale),
+        )
+        shaped = (each.view(batch, heads, -1, dim).to(kind) for each, kind in zip(found, ctx.types, strict=True))
+        return *shaped, *[None] * 5
+
+
+def _laid_out(states: Tensor, kind: torch.dtype, scale: float) -> Tensor:
+    """`states` (batch, heads, length, head_dim) times `scale`, of one type and one after another: (batch x heads,
+    length, head_dim)."""
+    states = states.to(kind)
+    if scale == 1.0:
+        return states.reshape(-1, *states.shape[2:])
+    scaled = torch.empty(states.shape, dtype=kind)
+    return torch.mul(states, scale, out=scaled).view(-1, *states.shape[2:])

@@ -1,0 +1,116 @@
+"""Attention written for training: what eager attention says, learns and drops, with fewer numbers kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.core.interfaces import Head
+from pipelines.models.attention_by_size import attention_by_size
+from pipelines.models.log_probabilities import without_dropout
+from pipelines.trainers import training_attention
+from pipelines.trainers.dropout import few_bits
+from pipelines.trainers.training_attention import NAME
+from tests import tiny
+from tests.pipelines.models.test_attention_by_size import OURS, WITHOUT, gradients, seen
+
+EAGER = "eager"
+
+
+def compared(model: Any, inputs: dict[str, Any], bf16: bool = False, bits: bool = True) -> list[str]:
+    """That a model says and learns the same, drawing the same random bits, and which attention it then took."""
+
+    def answers() -> tuple[Any, dict[str, torch.Tensor]]:
+        with few_bits() as masks, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            with masks.batch(3, 1):
+                said = model.train()(**inputs).logits.detach().float()
+            with masks.batch(3, 1):
+                return said, gradients(model, inputs)
+
+    said, expected = answers()
+    assert not said.isnan().any()
+    asked = seen(model)
+    with attention_by_size(model, training_attention.register()):
+        found, learnt = answers()
+    near: dict[str, float] = {"rtol": 0.05, "atol": 0.05} if bf16 else {"rtol": 1e-4, "atol": 2e-5}
+    torch.testing.assert_close(found, said, **near)
+    assert learnt.keys() == expected.keys()
+    for name, gradient in expected.items():
+        if bf16:
+            assert (learnt[name] - gradient).norm() <= 0.05 * gradient.norm() + 1e-3, name
+        else:
+            torch.testing.assert_close(learnt[name], gradient, **near, msg=name)
+    return sorted(set(asked))
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("model_type", tiny.SHAPES)
+def test_it_says_and_learns_what_eager_attention_does(model_type: str, dropout: bool) -> None:
+    writes = model_type in ("t5", "bart")
+    head = Head("seq2seq_lm") if writes else tiny.THREE
+    model = tiny.build(model_type, head, **chances(model_type) if dropout else {})
+    model = model if dropout else without_dropout(model)
+    tiny.disturb(model)
+    inputs = tiny.batch() | ({"decoder_input_ids": tiny.batch(seed=1)["input_ids"]} if writes else {})
+    assert compared(model, inputs) == [EAGER if model_type in {*WITHOUT, "t5"} else NAME]
+
+
+def chances(model_type: str) -> dict[str, float]:
+    """Dropout of every kind that a family has."""
+    return {name: 0.2 for name in tiny.shape(model_type) if "drop" in name} or {"attention_dropout": 0.2}
+
+
+@pytest.mark.parametrize("words", OURS, ids=lambda words: ",".join(map(str, words.values())))
+def test_our_family_learns_alike(words: dict[str, Any]) -> None:
+    model = tiny.build("finery", tiny.TWO, attention_probs_dropout_prob=0.2, **words)
+    tiny.disturb(model)
+    assert compared(model, tiny.batch()) == [EAGER if words.get("position") in ("alibi", "relative") else NAME]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("words", [{"family": "decoder"}, {"attention_pattern": "sliding_window", "sliding_window": 2}])
+def test_queries_that_see_nothing_spoil_no_number(words: dict[str, Any], bf16: bool) -> None:
+    model = tiny.build("finery", tiny.TWO, **words)
+    tiny.disturb(model)
+    inputs = tiny.batch()
+    inputs["attention_mask"][1, :6] = 0  # of the window, and of what comes before, nothing is left
+    inputs["attention_mask"][2, 3:] = 0
+    assert compared(model, inputs, bf16) == [NAME]
+
+
+def test_in_bfloat16_it_is_as_near_to_float32_as_eager_attention() -> None:
+    model = tiny.build("llama", Head("causal_lm"), num_key_value_heads=1)
+    tiny.disturb(model)
+    exact, errors = gradients(model, tiny.batch()), {}
+    for name in (EAGER, NAME):
+        with torch.autocast("cpu", torch.bfloat16), attention_by_size(model, name):
+            found = gradients(model, tiny.batch())
+        errors[name] = sum(float((found[each] - exact[each]).norm() / exact[each].norm()) for each in exact)
+    assert 0 < errors[NAME] < 1.3 * errors[EAGER]
+
+
+def test_outside_of_a_batch_torch_draws_and_weights_are_handed_out_by_eager_attention() -> None:
+    model = tiny.build("bert", tiny.TWO, attention_probs_dropout_prob=0.5).train()
+    asked = seen(model)
+    with attention_by_size(model, training_attention.register()):
+        torch.manual_seed(0)
+        first = model(**tiny.batch()).logits
+        torch.manual_seed(0)
+        assert torch.equal(model(**tiny.batch()).logits, first)
+        assert not torch.equal(model(**tiny.batch()).logits, first)
+        weights = model(**tiny.batch(), output_attentions=True).attentions
+        assert torch.equal(model.eval()(**tiny.batch()).logits, model(**tiny.batch()).logits)
+    assert weights[0].shape == (4, 2, 10, 10)
+    assert asked == [*[NAME] * 3, EAGER, NAME, NAME]
+
+
+def test_gradients_may_be_asked_for_twice() -> None:
+    model = tiny.build("bert", tiny.TWO, attention_probs_dropout_prob=0.5).train()
+    with few_bits() as masks, masks.batch(1), attention_by_size(model, training_attention.register()):
+        loss = model(**tiny.batch()).logits.square().sum()
+        weights = [each for each in model.parameters() if each.requires_grad]
+        first = torch.autograd.grad(loss, weights, retain_graph=True)
+        again = torch.autograd.grad(loss, weights)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
