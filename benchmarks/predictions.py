@@ -18,9 +18,11 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -37,6 +39,7 @@ from pipelines.runs.planning.model_size import PLAIN_HEADS, OwnShape, outputs
 from pipelines.runs.planning.plan import STEP_SECONDS
 from pipelines.runs.planning.training_memory import Memory, Step
 from pipelines.trainers import training_attention
+from pipelines.trainers.dropout import few_bits
 from pipelines.tuners.lora import LoRA
 
 DECISION = Head("sequence_classification", ("no", "maybe", "yes"))
@@ -153,6 +156,22 @@ def step_of(
     return step
 
 
+@contextmanager
+def as_trained(model: Any, device: str) -> Iterator[None]:
+    """With the attention and the dropout of a trainer on a CPU; random bits in memory that torch counts."""
+    if device != "cpu":
+        yield
+        return
+    plain = torch.from_numpy
+    with (
+        patch.object(torch, "from_numpy", lambda array: plain(array).clone()),
+        few_bits() as bits,
+        bits.batch(1),
+        attention_by_size(model, training_attention.register()),
+    ):
+        yield
+
+
 def standing(model: Any, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of weights and of the optimizer's state, which are there before a step and after it."""
     weights = {each.data_ptr(): each.numel() * each.element_size() for each in model.parameters()}
@@ -255,7 +274,7 @@ def compare(case: Case, rounds: int, device: str) -> dict[str, float]:
     step = step_of(case, model, batch, optimizer)
     machine = hardware.this_machine()
     rate = machine.flops_per_second("bf16" if case.mixed else "no", 1) / (machine.units if device == "cpu" else 1)
-    with attention_by_size(model, training_attention.register()):
+    with as_trained(model, device):
         step()
         step()
         found["memory"] = predicted_memory(case, device).peak / measured_memory(step, model, optimizer, device)
