@@ -9,6 +9,9 @@ computed with depends on its shape alone.
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,12 +49,13 @@ def attention_by_size(model: nn.Module, small: str | None = None) -> Iterator[No
         return
     heads = max(_heads(config) for config in configs)
     drops = learning and _drops_weights(model)
+    small = EAGER if small is None or _knows_attentions_by_name(model) else small
 
     def choose(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         shown = named.get("output_attentions") or any(config.output_attentions for config in configs)
         unfit = torch.is_grad_enabled() and (not learning or (drops and module.training))
         large = fused_pays(heads * _pairs(given, named), _precision(), learning)
-        chosen = FUSED if large and not (shown or unfit) else EAGER if shown or small is None else small
+        chosen = FUSED if large and not (shown or unfit) else EAGER if shown else small
         for config in configs:
             if config._attn_implementation != chosen:
                 config._attn_implementation = chosen
@@ -84,12 +88,33 @@ def _configs(model: nn.Module) -> list[PreTrainedConfig]:
         return []
     if any(weight.device.type != "cpu" or name.endswith("sinks") for name, weight in model.named_parameters()):
         return []
+    if any(_changes_scores(part.config) for part in parts):
+        return []
     for part in parts:
         ours = type(part).__module__.split(".")[0] in ("transformers", "pipelines")
         can = ours and part._supports_sdpa and part._can_set_attn_implementation()
         if not can or part.config._attn_implementation != EAGER:
             return []
     return list({id(part.config): part.config for part in parts}.values())
+
+
+def _changes_scores(config: PreTrainedConfig) -> bool:
+    """Whether scores are capped, or computed in another type, as eager attention of that family alone does it."""
+    capped = any(value for name, value in vars(config).items() if "softcap" in name and "final" not in name)
+    return capped or bool(getattr(config, "reorder_and_upcast_attn", False))
+
+
+BY_NAME = re.compile(r'_attn_implementation (?:[!=]=|(?:not )?in) \(?"(?:eager|sdpa)"')
+"""Code of a family that does one thing for transformers' attentions and another for all that it does not know."""
+
+
+def _knows_attentions_by_name(model: nn.Module) -> bool:
+    """Whether a part of the model would take an attention of another name for something else, as sparse ones do that
+    hide keys by a mask for `eager` and `sdpa` alone. GPT-2 asks only where `_changes_scores` says so."""
+    from transformers import PreTrainedModel
+
+    parts = [each for each in model.modules() if isinstance(each, PreTrainedModel) and each.config.model_type != "gpt2"]
+    return any(BY_NAME.search(inspect.getsource(sys.modules[type(each).__module__])) for each in parts)
 
 
 def _drops_weights(model: nn.Module) -> bool:

@@ -43,35 +43,40 @@ def training_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """dropout(softmax(q kᵀ · scaling + mask)) v, in the form that transformers' models call.
 
-    query (batch, heads, length, head_dim); key and value (batch, key-value heads, keys, head_dim); `attention_mask`
-    (batch or 1, heads or 1, length, keys) is added. Returns: (batch, length, heads, head_dim), and no weights.
+    query (batch, heads, length, head_dim); key (batch, key-value heads, keys, head_dim), value the same, of another
+    width if need be; `attention_mask` (batch or 1, heads or 1, length, keys) is added.
+    `position_bias`, as it, and a mask that learns are added as eager attention adds them, and all is kept then.
+    Returns: (batch, length, heads, width of values), and no weights. Raises ValueError for what it does not know.
     """
+    if odd := [name for name in ("softcap", "s_aux") if kwargs.get(name) is not None]:
+        raise ValueError(f"{NAME} has no {odd[0]}, which {type(module).__name__} asks for: use eager attention")
     groups = query.shape[1] // key.shape[1]
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     chance = dropout if module.training else 0.0
-    autocast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
-    kind = torch.get_autocast_dtype("cpu") if autocast else query.dtype
+    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):
         # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
         mask = None if attention_mask is None else attention_mask.clamp(min=torch.finfo(kind).min / 2).to(kind)
-        masks = few_bits.open_stream()
-        if not chance or (masks is not None and masks.serves(query, chance)):
-            of_bits = None if not chance or masks is None else masks
-            attended: Tensor = _Attention.apply(query, key, value, mask, scale, chance, of_bits, kind)
+        masks = few_bits.open_stream() if chance else None
+        drawn = not chance or (masks is not None and masks.serves(query, chance))
+        if drawn and position_bias is None and (mask is None or not mask.requires_grad):
+            attended: Tensor = _Attention.apply(query, key, value, mask, scale, chance, masks, kind)
             return attended, None
         scores = (query.to(kind) * scale) @ key.to(kind).transpose(2, 3)
-        scores = scores if mask is None else scores + mask
-        weights = functional.dropout(scores.softmax(-1), chance, module.training)  # by torch's own numbers
+        for added in (position_bias, mask):
+            scores = scores if added is None else scores + added.to(kind)
+        weights = functional.dropout(scores.softmax(-1), chance, module.training)
         return (weights @ value.to(kind)).transpose(1, 2).contiguous(), None
 
 
 class _Attention(torch.autograd.Function):
-    """Queries, keys and values (batch, heads, length, head_dim) of as many heads."""
+    """Queries, keys and values (batch, heads, length, width) of as many heads."""
 
     @staticmethod
     def forward(
@@ -85,7 +90,7 @@ class _Attention(torch.autograd.Function):
         masks: few_bits.MaskStream | None,
         kind: torch.dtype,
     ) -> Tensor:
-        batch, heads, length, dim = query.shape
+        batch, heads, length = query.shape[:3]
         scores = query.new_empty(batch * heads, length, key.shape[2], dtype=kind)
         kept = None if masks is None else masks.kept(scores, chance)
         q, k = _laid_out(query, kind, scale), _laid_out(key, kind, 1.0)
@@ -99,13 +104,13 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, chances, *(() if kept is None else (kept.bits,)))
         ctx.kept_scale = 1.0 if kept is None else kept.scale  # type: ignore[attr-defined]
         ctx.scale, ctx.types = scale, (query.dtype, key.dtype, value.dtype)  # type: ignore[attr-defined]
-        return attended.view(batch, heads, length, dim).transpose(1, 2).contiguous()
+        return attended.view(batch, heads, length, -1).transpose(1, 2).contiguous()
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chances, *bits = ctx.saved_tensors
-        batch, _, heads, dim = gradient.shape
+        batch, _, heads, _ = gradient.shape
         kept = Kept(bits[0], ctx.kept_scale) if bits else None
         given = _laid_out(gradient.transpose(1, 2), chances.dtype, 1.0)
         of_value = torch.bmm((chances if kept is None else kept.of(chances)).transpose(1, 2), given)
@@ -119,7 +124,9 @@ class _Attention(torch.autograd.Function):
             torch.bmm(of_scores.transpose(1, 2), q),
             of_value if kept is None else of_value.mul_(kept.scale),
         )
-        shaped = (each.view(batch, heads, -1, dim).to(kind) for each, kind in zip(found, ctx.types, strict=True))
+        shaped = (
+            each.view(batch, heads, *each.shape[1:]).to(kind) for each, kind in zip(found, ctx.types, strict=True)
+        )
         return *shaped, *[None] * 5
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pipelines.core.interfaces import Head
 from pipelines.models.attention_by_size import attention_by_size
@@ -114,3 +116,46 @@ def test_gradients_may_be_asked_for_twice() -> None:
         first = torch.autograd.grad(loss, weights, retain_graph=True)
         again = torch.autograd.grad(loss, weights)
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_values_may_be_of_another_width_than_queries_and_biases_and_masks_may_learn() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 5, width, requires_grad=True) for width in (8, 8, 3))
+    bias, mask = (torch.randn(2, 4, 5, 5, requires_grad=True) for _ in range(2))
+    module = nn.Module().eval()
+    for given in (
+        {},
+        {"position_bias": bias},
+        {"attention_mask": mask},
+        {"position_bias": bias, "attention_mask": mask},
+    ):
+        words: dict[str, Any] = {"attention_mask": None} | given
+        found = training_attention.training_attention(module, q, k, v, scaling=0.5, **words)[0]
+        added = sum(given.values(), torch.zeros(()))
+        expected = ((q @ k.transpose(2, 3) * 0.5 + added).softmax(-1) @ v).transpose(1, 2)
+        assert found.shape == (2, 5, 4, 3)
+        torch.testing.assert_close(found, expected)
+        leaves = [q, k, v, *given.values()]
+        pairs = zip(*(torch.autograd.grad(each.square().sum(), leaves) for each in (found, expected)), strict=True)
+        for one, other in pairs:
+            torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="softcap"):
+        training_attention.training_attention(module, q, k, v, None, softcap=30.0)
+
+
+@pytest.mark.parametrize("why", ["by name", "capped", "in another type"])
+def test_families_that_compute_something_else_for_names_they_know_stay_eager(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.build("llama", tiny.TWO)
+    if why == "capped":
+        model.config.attn_logit_softcapping = 30.0
+    elif why == "in another type":
+        model.config.reorder_and_upcast_attn = True
+    else:
+        source = 'if self.config._attn_implementation in ("eager", "sdpa"):'
+        monkeypatch.setattr(inspect, "getsource", lambda module: source)
+    asked = seen(model)
+    with attention_by_size(model, training_attention.register()):
+        model(**tiny.batch())
+    assert asked == [EAGER]
