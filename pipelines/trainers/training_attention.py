@@ -61,8 +61,10 @@ def training_attention(
     chance = dropout if module.training else 0.0
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):
-        # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
-        mask = None if attention_mask is None else attention_mask.clamp(min=torch.finfo(kind).min / 2).to(kind)
+        mask = attention_mask
+        if mask is not None and mask.dtype != kind:
+            # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
+            mask = mask.to(kind).clamp_(min=torch.finfo(kind).min / 2)
         masks = few_bits.open_stream() if chance else None
         drawn = not chance or (masks is not None and masks.serves(query, chance))
         if drawn and position_bias is None and (mask is None or not mask.requires_grad):

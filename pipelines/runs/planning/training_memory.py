@@ -435,7 +435,9 @@ class _Tracing:
         if self.narrow:  # chances and random bits, `trainers.training_attention`
             wide = pairs * FLOAT if dropped and not self.step.mixed else 0  # bits as wide as what they are laid over
             activations += pairs * (value + (MASK if dropped else 0))
-            forward += pairs * value + wide
+            hidden = causal or hides
+            masks = self.step.batch * length * past * (FLOAT + (value if self.step.mixed else 0)) if hidden else 0
+            forward += pairs * value + wide + masks
             backward += pairs * value + max(pairs * value, wide)
         elif (self.step.on_cpu and not self.fused) or additive:
             weight = FLOAT if self._masked(causal or windowed, crosses) else value  # float32 masks make float32 scores
@@ -494,12 +496,13 @@ class _Tracing:
         dropped = fields["activation_dropout_prob"] > 0
         result_is_kept = fields["hidden_act"] in ("relu", "tanh", "sigmoid") and not gated
         activations += inner if result_is_kept else 0
-        if self._saves_input(output) and (dropped or not result_is_kept):
+        copied = self.learnt is not None and self.step.mixed  # PEFT's updates are computed from a float32 copy
+        if self._saves_input(output) and (dropped or copied or not result_is_kept):
             activations += inner
         activations += inner * self._mask(value) // value if dropped else 0
         learnt = sum(self._gradient(each) for each in (*into, output)) + self._norm_gradient(fields["hidden_size"])
         flowing = tokens * fields["hidden_size"] * (FLOAT + value) + inner
-        if self.learnt is not None and self.step.mixed:  # PEFT's updates are computed from a float32 copy
+        if copied:
             flowing += tokens * fields["intermediate_size"] * FLOAT
         return Segment(activations, learnt, flowing, flowing)
 
