@@ -1,7 +1,7 @@
 """Torch's fused attention on a processor, where a batch is large enough for it.
 
-Models are opened with eager attention on a processor (`models/opening.py`): it is the faster one for short texts, and
-in training with dropout. It writes the score of every pair of tokens, several times over; once these are more than the
+Models are opened with eager attention on a processor (`models/opening.py`): it is the faster one for short texts. It
+writes the score of every pair of tokens, several times over; once these are more than the
 caches hold, the fused kernel, which never holds them all (Dao et al. 2022, "FlashAttention", arxiv.org/abs/2205.14135),
 is the faster one (docs/decisions/0049-attention-by-size-on-a-processor.md). Rounding differs, and what a batch is
 computed with depends on its shape alone.
