@@ -55,7 +55,7 @@ class MaskStream:
         dropped: Tensor = _Masked.apply(values, self.kept(values, p))
         return dropped
 
-    def kept(self, values: Tensor, p: float) -> Kept:
+    def kept(self, values: Tensor, p: float) -> KeptBits:
         """Which of `values` (…,) are kept where each is dropped with probability p, to the nearest 1 / RESOLUTION.
 
         To be called only where `serves` holds.
@@ -67,10 +67,10 @@ class MaskStream:
         # With the sign bit set they are uniform over -32768 … -1, and `share` of these no longer negative once `share`
         # is added; shifted, the sign is -1, which is all ones, for what is kept.
         bits = bits.bitwise_or_(-RESOLUTION).add_(share).bitwise_right_shift_(15)
-        return Kept(bits, RESOLUTION / (RESOLUTION - share))
+        return KeptBits(bits, RESOLUTION / (RESOLUTION - share))
 
 
-class Kept(NamedTuple):
+class KeptBits(NamedTuple):
     """What dropout leaves."""
 
     bits: Tensor
@@ -94,7 +94,7 @@ class _Masked(torch.autograd.Function):
     """What is kept of values (…,), scaled."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, values: Tensor, kept: Kept) -> Tensor:
+    def forward(ctx: FunctionCtx, values: Tensor, kept: KeptBits) -> Tensor:
         ctx.save_for_backward(kept.bits)
         ctx.scale = kept.scale  # type: ignore[attr-defined]
         return kept.of_(values * kept.scale)
@@ -102,7 +102,7 @@ class _Masked(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return Kept(ctx.saved_tensors[0], ctx.scale).of_(gradient * ctx.scale), None
+        return KeptBits(ctx.saved_tensors[0], ctx.scale).of_(gradient * ctx.scale), None
 
 
 _open: list[MaskStream] = []

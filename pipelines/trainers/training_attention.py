@@ -22,7 +22,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pipelines.trainers import dropout as few_bits
-from pipelines.trainers.dropout import Kept
+from pipelines.trainers.dropout import KeptBits
 
 NAME = "finery_training"
 """What transformers' tables of attentions and of masks call it."""
@@ -113,7 +113,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chances, *bits = ctx.saved_tensors
         batch, _, heads, _ = gradient.shape
-        kept = Kept(bits[0], ctx.kept_scale) if bits else None
+        kept = KeptBits(bits[0], ctx.kept_scale) if bits else None
         given = _laid_out(gradient.transpose(1, 2), chances.dtype, 1.0)
         of_value = torch.bmm((chances if kept is None else kept.of(chances)).transpose(1, 2), given)
         of_weights = torch.bmm(given, v.transpose(1, 2))

@@ -310,8 +310,7 @@ def test_large_batches_learn_with_fused_attention_and_the_same_comes_out(
     def trained(name: str, enough: int) -> Any:
         monkeypatch.setattr(costs, "SCORES_LEARNT", {"no": enough})
         model = tiny.build("bert", tiny.THREE, **words)
-        look = lambda body, given, said: seen.append(body.config._attn_implementation)  # noqa: E731
-        model.bert.register_forward_hook(look)
+        model.bert.register_forward_hook(lambda body, given, said: seen.append(body.config._attn_implementation))
         return train(context(name), Full(), model, num_train_epochs=1, save_strategy="epoch", **given)[0]
 
     plain = trained("plain", 10**9)

@@ -21,7 +21,7 @@ from tests.pipelines.models.test_attention_by_size import OURS, WITHOUT, gradien
 EAGER = "eager"
 
 
-def compared(model: Any, inputs: dict[str, Any], bf16: bool = False, bits: bool = True) -> list[str]:
+def compared(model: Any, inputs: dict[str, Any], bf16: bool = False) -> list[str]:
     """That a model says and learns the same, drawing the same random bits, and which attention it then took."""
 
     def answers() -> tuple[Any, dict[str, torch.Tensor]]:
