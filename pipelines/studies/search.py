@@ -39,7 +39,7 @@ class Trial:
     reason: str = ""
     metric: str = ""
     score: float | None = None
-    """The mean over its seeds; None where it diverged with one of them."""
+    """The mean over its seeds; None where one of them diverged or has not ended well."""
     by_seed: list[float | None] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     """Everything that was measured on the rows set aside."""
@@ -60,13 +60,16 @@ class Trial:
         """One of its runs ended; what went wrong with one is said of all."""
         if self.status == "queued" or self.complete:
             self.status, self.message, self.reason = status, message, reason
+        if not self.complete:
+            self.score = None
 
     def measured(self, metric: str, score: float | None, scores: Mapping[str, float]) -> None:
         """One of its runs was scored; the means are over all that were."""
         before = len(self.by_seed)
         self.by_seed.append(score)
         able = [each for each in self.by_seed if each is not None]
-        self.metric, self.score = metric, math.fsum(able) / len(able) if len(able) == len(self.by_seed) else None
+        self.metric = metric
+        self.score = math.fsum(able) / len(able) if self.complete and len(able) == len(self.by_seed) else None
         self.scores = {
             name: (self.scores.get(name, 0.0) * before + value) / (before + 1) for name, value in scores.items()
         }

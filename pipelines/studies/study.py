@@ -7,7 +7,8 @@ so a study that was stopped, killed or changed continues with what is missing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -36,12 +37,14 @@ from pipelines.studies.page import write_results
 from pipelines.studies.plan import same_work
 from pipelines.studies.search import Trial, edge, ranked, rungs, score_of
 from pipelines.studies.state import CellState, StudyState
-from pipelines.studies.workers import RunEnd, Workers, is_complete, slots
+from pipelines.studies.workers import RunEnd, WaitingRun, Workers, is_complete, slots
 
 REFUSED = "misfit"
 """The reason of a run that cannot be done with its model: refused, not failed."""
 BAD_TRIAL = "diverged"
 """The reason of a trial that only shows that its values are bad ones."""
+Runs = dict[str, tuple[Recipe, Mapping[str, str]]]
+"""Runs to do by name, each with its labels."""
 
 
 class Study(StudyState):
@@ -60,73 +63,79 @@ class Study(StudyState):
         return self.workers.stop.requested
 
     def search(self) -> None:
-        """Find the values of each group by its trials, rung by rung."""
+        """Find the values of each group by its trials, rung by rung. Beside the last rung the cells run whose values
+        are known by then, so that nothing waits for the trials of another group."""
         search = self.plan.options.search
         if search is None:
             return
+        budgets = rungs(search)
         survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
-        for rung, budget in enumerate(rungs(search), start=1):
+        for rung, budget in enumerate(budgets, start=1):
+            last = rung == len(budgets)
             trials: dict[str, tuple[CellGroup, Trial, Cell]] = {}
             for group in self.plan.groups:
                 for at in survivors[group.number]:
-                    name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(rungs(search)) > 1 else "")
+                    name = f"search/{group.number:02d}-{at + 1:02d}" + (f"-{rung}" if len(budgets) > 1 else "")
                     trial = Trial(name, rung, at, group.grid[at])
                     self.tried.setdefault(group.number, []).append(trial)
                     for number, cell in enumerate(group.repeats, start=1):
                         trials[name if number == 1 else f"{name}-seed{number}"] = (group, trial, cell)
-            recipes = {
-                name: self.plan.trial(group, trial.values, budget, cell, self._matched(cell))
+            runs: Runs = {
+                name: (
+                    self.plan.trial(group, trial.values, budget, cell, self._matched(cell)),
+                    {**group.labels, "trial": told(trial.values)},
+                )
                 for name, (group, trial, cell) in trials.items()
             }
-            labels = {name: {**group.labels, "trial": told(trial.values)} for name, (group, trial, _) in trials.items()}
-            for name, ended in self._do(recipes, labels):
-                trial = trials[name][1]
+            open_trials = Counter(group.number for group, _, _ in trials.values())
+            if last:
+                runs |= self._ready(state for state in self.states if self.plan.group_of(state.cell) is None)
+            for name, ended in self._do(runs):
+                if name not in trials:
+                    self._cell_ended(name, ended)
+                    continue
+                group, trial, _ = trials[name]
                 trial.ended(_status(ended), ended.message, ended.reason)
                 if ended.code == EXIT_DONE:
-                    trial.measured(*score_of(self.folder / name, recipes[name].stages[-1].id, search.metric))
-            for trial in {id(each): each for _, each, _ in trials.values()}.values():
-                trial.score = trial.score if trial.complete else None
+                    trial.measured(*score_of(self.folder / name, runs[name][0].stages[-1].id, search.metric))
+                open_trials[group.number] -= 1
+                if last and not open_trials[group.number] and not self.stopped:
+                    self._choose(group)
+                    runs |= self._ready(self._states_of(group))
             if self.stopped:
                 return
-            for group in self.plan.groups:
-                order = ranked([each for each in self.tried[group.number] if each.rung == rung])
-                keep = (
-                    len(order)
-                    if rung == len(rungs(search))
-                    else _kept(len(survivors[group.number]), search.halving or {}, rung)
-                )
-                survivors[group.number] = [each.at for each in order[:keep]]
-        for group in self.plan.groups:
-            self._choose(group)
+            if not last:
+                for group in self.plan.groups:
+                    order = ranked([each for each in self.tried[group.number] if each.rung == rung])
+                    keep = _kept(len(survivors[group.number]), search.halving or {}, rung)
+                    survivors[group.number] = [each.at for each in order[:keep]]
 
     def _matched(self, cell: Cell) -> Values:
         """What matches the budget of a cell, as far as it is known."""
         matched = self.states[cell.number - 1].matched
         return matched.values if matched is not None else {}
 
-    def _choose(self, group: CellGroup) -> None:
-        last = max(each.rung for each in self.tried[group.number])
-        order = ranked([each for each in self.tried[group.number] if each.rung == last])
-        mine = [
+    def _states_of(self, group: CellGroup) -> list[CellState]:
+        """The cells that run with what a search finds."""
+        return [
             state
             for state in self.states
             if not state.cell.refusal and group.labels.items() <= state.cell.labels.items()
         ]
+
+    def _choose(self, group: CellGroup) -> None:
+        last = max(each.rung for each in self.tried[group.number])
+        order = ranked([each for each in self.tried[group.number] if each.rung == last])
+        mine = self._states_of(group)
         broken = [each for each in self.tried[group.number] if each.status == "failed" and each.reason != BAD_TRIAL]
         if broken or not order:  # a choice from fewer trials than the others had would not be a fair one
             reasons = "; ".join(
                 dict.fromkeys(each.message for each in broken or self.tried[group.number] if each.message)
             )
             refused = all(each.status == "refused" for each in self.tried[group.number])
+            why = "a trial of its search failed" if broken else "no trial of its search gave a score"
             for state in mine:
-                state.status = "refused" if refused else "failed"
-                state.message = (
-                    reasons
-                    if refused
-                    else f"a trial of its search failed: {reasons}"
-                    if broken
-                    else f"no trial of its search gave a score: {reasons}"
-                )
+                self._give_up(state, *(("refused", reasons) if refused else ("failed", f"{why}: {reasons}")))
             return
         best = order[0]
         best.chosen = True
@@ -168,7 +177,7 @@ class Study(StudyState):
                 )
             except (UnmatchedBudgetError, ConfigIssues) as error:
                 for state in states:
-                    state.status, state.message = "refused", f"its budget cannot be matched: {error}"
+                    self._give_up(state, "refused", f"its budget cannot be matched: {error}")
                 continue
             for state in states:
                 state.matched = budget_of_row
@@ -182,7 +191,10 @@ class Study(StudyState):
                 recipes[name] = self.plan.probe(rows[key].cell, rows[key].chosen, steps)
         times: dict[tuple[str, ...], float] = {}
         for name, ended in self._do(
-            recipes, {name: {**rows[key].cell.labels, "measured": f"{steps} steps"} for name, key in names.items()}
+            {
+                name: (recipe, {**rows[names[name]].cell.labels, "measured": f"{steps} steps"})
+                for name, recipe in recipes.items()
+            }
         ):
             key = names[name]
             seconds = (
@@ -195,50 +207,69 @@ class Study(StudyState):
         return times
 
     def run(self) -> None:
-        """Run every cell that can run."""
-        waiting = {state.cell.folder: state for state in self.states if state.status == "queued"}
-        recipes: dict[str, Recipe] = {}
-        for name, state in waiting.items():
-            try:
-                recipes[name] = self.recipe_of(state)
-            except ConfigIssues as error:  # the values fit the trials, but not the whole cell
-                state.status, state.message = "refused", str(error)
+        """Run every cell that can run and has not."""
         for state in self.states:
-            if state.status in ("refused", "failed"):
+            if state.cell.refusal:
                 self._emit(state.cell.folder, state.status, state.cell.labels, message=state.message)
-        for name, ended in self._do(recipes, {name: state.cell.labels for name, state in waiting.items()}):
-            state = waiting[name]
-            state.status, state.message, state.seconds = _status(ended), ended.message, ended.seconds
+        for name, ended in self._do(self._ready(self.states)):
+            self._cell_ended(name, ended)
 
-    def _do(
-        self, recipes: Mapping[str, Recipe], labels: Mapping[str, Mapping[str, str]]
-    ) -> Iterator[tuple[str, RunEnd]]:
-        """Do runs by name, yielding each as it ends; what is complete already ends at once."""
-        left = []
-        for name, recipe in recipes.items():
-            if self.stopped:
-                return
-            folder = self.folder / name
-            try:
-                reused = is_complete(recipe, folder, self.processes)
-            except Exception:  # the run itself says what is wrong, in full
-                reused = False
-            if reused:
-                self._emit(name, "reused", labels[name])
-                yield name, RunEnd(name, EXIT_DONE, 0.0, reason="reused")
-                continue
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "recipe.yaml", recipe.to_yaml())
-            left.append((name, folder))
+    def _ready(self, states: Iterable[CellState]) -> Runs:
+        """Those cells that have not run and have all that they need."""
+        ready: Runs = {}
+        for state in states:
+            if state.status == "queued" and (self.plan.options.budget is None or state.matched is not None):
+                try:
+                    ready[state.cell.folder] = self.recipe_of(state), state.cell.labels
+                except ConfigIssues as error:  # the values fit the trials, but not the whole cell
+                    self._give_up(state, "refused", str(error))
+        return ready
+
+    def _cell_ended(self, name: str, ended: RunEnd) -> None:
+        state = next(each for each in self.states if each.cell.folder == name)
+        state.status, state.message, state.seconds = _status(ended), ended.message, ended.seconds
+
+    def _give_up(self, state: CellState, status: str, message: str) -> None:
+        """A cell that cannot run."""
+        state.status, state.message = status, message
+        self._emit(state.cell.folder, status, state.cell.labels, message=message)
+
+    def _do(self, runs: Runs) -> Iterator[tuple[str, RunEnd]]:
+        """Do runs, yielding each as it ends; what is complete already ends at once. `runs` may be added to meanwhile."""
+        seen: set[str] = set()
+        queue: list[WaitingRun] = []
+
+        def admitted() -> Iterator[tuple[str, RunEnd]]:
+            while new := [name for name in runs if name not in seen]:
+                for name in new:
+                    if self.stopped:
+                        return
+                    seen.add(name)
+                    recipe, labels = runs[name]
+                    folder = self.folder / name
+                    try:
+                        reused = is_complete(recipe, folder, self.processes)
+                    except Exception:  # the run itself says what is wrong, in full
+                        reused = False
+                    if reused:
+                        self._emit(name, "reused", labels)
+                        yield name, RunEnd(name, EXIT_DONE, 0.0, reason="reused")
+                        continue
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write_text(folder / "recipe.yaml", recipe.to_yaml())
+                    queue.append(WaitingRun(name, folder, _shared_training(recipe)))
+
+        yield from admitted()
         for ended in self.workers.do(
-            left if len(self.workers.slots) < 2 else _one_of_each_first(left, recipes),
-            started=lambda name: self._emit(name, "running", labels[name]),
+            queue,
+            started=lambda name: self._emit(name, "running", runs[name][1]),
             warn=lambda message: self.events.emit("warning", message=message),
         ):
             self._emit(
-                ended.name, _status(ended), labels[ended.name], message=ended.message, seconds=round(ended.seconds, 3)
+                ended.name, _status(ended), runs[ended.name][1], message=ended.message, seconds=round(ended.seconds, 3)
             )
             yield ended.name, ended
+            yield from admitted()
 
     def _emit(self, name: str, status: str, labels: Mapping[str, str], **more: Any) -> None:
         self.events.emit(
@@ -268,19 +299,10 @@ def _status(ended: RunEnd) -> str:
     return "refused" if ended.code == EXIT_USAGE or ended.reason == REFUSED else "failed"
 
 
-def _one_of_each_first(runs: list[tuple[str, Path]], recipes: Mapping[str, Recipe]) -> list[tuple[str, Path]]:
-    """The runs in an order in which those side by side train different things first, where they can: two that begin
-    with the same training, a pretraining for instance, wait for one of them."""
-    first: list[tuple[str, Path]] = []
-    rest: list[tuple[str, Path]] = []
-    seen: set[str] = set()
-    for run in runs:
-        recipe = recipes[run[0]]
-        trained = [stage for stage in recipe.stages if stage.trains]
-        shared = same_work(recipe, trained[0]) if len(trained) > 1 else run[0]
-        (rest if shared in seen else first).append(run)
-        seen.add(shared)
-    return [*first, *rest]
+def _shared_training(recipe: Recipe) -> str:
+    """What the first training of a run is where another is behind it: other runs may begin with the same one."""
+    trained = [stage for stage in recipe.stages if stage.trains]
+    return same_work(recipe, trained[0]) if len(trained) > 1 else ""
 
 
 def _kept(count: int, halving: JSONObject, rung: int) -> int:

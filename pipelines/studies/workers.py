@@ -15,11 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, DataError
 from pipelines.core.events import read_events
@@ -130,10 +130,18 @@ def _modules(plan: StudyRecipe) -> set[str]:
     return modules
 
 
-@dataclass
-class _Run:
+class WaitingRun(NamedTuple):
+    """A run to do."""
+
     name: str
     folder: Path
+    begins_with: str = ""
+    """What its first training is, the same for every run that begins with the same one; empty where none shares it."""
+
+
+@dataclass
+class _Run:
+    of: WaitingRun
     slot: DeviceSlot
     process: subprocess.Popen[bytes] | ForkedProcess
     console: IO[bytes]
@@ -142,6 +150,14 @@ class _Run:
     """Id of the newest event before it started."""
     offset: int
     """Where its words begin in `console.log`."""
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
+    def folder(self) -> Path:
+        return self.of.folder
 
 
 @dataclass
@@ -156,50 +172,44 @@ class Workers:
 
     def do(
         self,
-        runs: Iterable[tuple[str, Path]],
+        waiting: list[WaitingRun],
         started: Callable[[str], None] | None = None,
         warn: Callable[[str], object] | None = None,
     ) -> Iterator[RunEnd]:
-        """Do every (name, folder), yielding each as it ends; after a stop no other is started.
+        """Do every run of `waiting`, yielding each as it ends; after a stop no other is started.
 
-        `started(name)` is called when a run begins, `warn` with what the user should know. Runs wait for a folder that
-        a killed study's run still writes.
+        `waiting` is emptied, and may be added to while runs are on their way. `started(name)` is called when a run
+        begins, `warn` with what the user should know. Runs wait for a folder that a killed study's run still writes.
         """
-        waiting = list(runs)
         stopped = False
+        made: set[str] = set()
         patience = time.monotonic() + RELEASE_SECONDS
         try:
             while waiting or self.running:
-                if self.stop.requested and not stopped:
-                    stopped, waiting = True, []
-                    for run in self.running:
+                if self.stop.requested:
+                    waiting.clear()
+                    for run in self.running if not stopped else []:
                         _signal(run, signal.SIGTERM)
+                    stopped = True
                 free = [
                     slot
                     for at, slot in enumerate(self.slots)
                     if self.slots[: at + 1].count(slot) > sum(run.slot == slot for run in self.running)
                 ]
                 for slot in free:
-                    at = next(
-                        (
-                            at
-                            for at, (_, folder) in enumerate(waiting)
-                            if not is_locked(folder / ".lock") or time.monotonic() > patience
-                        ),
-                        None,
-                    )
-                    if at is None:
+                    chosen = self._next(waiting, made, time.monotonic() > patience)
+                    if chosen is None:
                         break
-                    name, folder = waiting.pop(at)
-                    self.running.append(self._start(name, folder, slot))
+                    waiting.remove(chosen)
+                    self.running.append(self._start(chosen, slot))
                     if started is not None:
-                        started(name)
+                        started(chosen.name)
                 try:
                     ended = [run for run in self.running if run.process.poll() is not None]
                 except ForkServerEnded:
                     lost = self._forget_server()
                     if not stopped:  # the kernel told them to save and stop; they are resumed once they have
-                        waiting = [*((run.name, run.folder) for run in lost), *waiting]
+                        waiting[:0] = (run.of for run in lost)
                         patience = time.monotonic() + RELEASE_SECONDS
                         if warn is not None:
                             warn(SERVER_LOST)
@@ -208,6 +218,8 @@ class Workers:
                     continue
                 for run in ended:
                     self.running.remove(run)
+                    if run.process.returncode == EXIT_DONE:
+                        made.add(run.of.begins_with)
                     yield _judge(run)
                 if not ended:
                     time.sleep(POLL_SECONDS)
@@ -220,6 +232,20 @@ class Workers:
                 run.console.close()
             self.running.clear()
 
+    def _next(self, waiting: list[WaitingRun], made: set[str], impatient: bool) -> WaitingRun | None:
+        """The run to start next. Of two that begin with the same training, a pretraining for instance, one would only
+        wait for the other's: first comes what begins with a training that none has begun, then what begins with one
+        that is `made`, last what begins with one on its way."""
+        making = {run.of.begins_with for run in self.running}
+
+        def order(run: WaitingRun) -> int:
+            if not run.begins_with:
+                return 0
+            return 1 if run.begins_with in made else 2 if run.begins_with in making else 0
+
+        able = [run for run in waiting if impatient or not is_locked(run.folder / ".lock")]
+        return (min(able, key=order) if len(self.slots) > 1 else able[0]) if able else None
+
     def _forget_server(self) -> list[_Run]:
         """Start every run anew from now on; returns the runs whose end cannot be told."""
         self.server = None
@@ -231,7 +257,8 @@ class Workers:
             run.console.close()
         return lost
 
-    def _start(self, name: str, folder: Path, slot: DeviceSlot) -> _Run:
+    def _start(self, run: WaitingRun, slot: DeviceSlot) -> _Run:
+        folder = run.folder
         environment = dict(os.environ) | {"FINERY_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if slot.devices:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.devices)
@@ -255,7 +282,7 @@ class Workers:
                 stderr=subprocess.STDOUT,
                 env=environment,
             )
-        return _Run(name, folder, slot, process, console, time.monotonic(), after, offset)
+        return _Run(run, slot, process, console, time.monotonic(), after, offset)
 
 
 def _signal(run: _Run, number: int) -> None:

@@ -211,11 +211,15 @@ study:
 
 
 class Written(PretendWorkers):
-    """Workers that do nothing but what is written down, two at a time."""
+    """Workers that do nothing but what is written down."""
 
     def __init__(self):
         super().__init__(lambda recipe, name: RunEnd(name, 1, 0.0, "not run"))
-        self.slots = self.slots * 2
+        self.begins_with = {}
+
+    def next(self, waiting):
+        self.begins_with[waiting[0].name] = waiting[0].begins_with
+        return waiting[0]
 
 
 def trials_of(text, tmp_path, study, *overrides):
@@ -241,10 +245,13 @@ def test_a_search_of_the_matched_stage_comes_before_its_budget(study):
     assert [itself.matched_first(cell) for cell in itself.cells] == [False] * 4
 
 
-def test_runs_side_by_side_begin_with_different_trainings(study, tmp_path):
-    assert list(trials_of(PRETRAINED, tmp_path, study)) == [
-        "search/01-01",
-        "search/02-01",
-        "search/01-02",
-        "search/02-02",
-    ]
+def test_runs_say_what_training_they_share_with_others(study, tmp_path):
+    workers = Written()
+    run_study(study(PRETRAINED), tmp_path / "runs", None, {}, workers.stop, workers)
+    masks, replaced = (workers.begins_with[f"search/0{group}-01"] for group in (1, 2))
+    assert workers.begins_with == {
+        f"search/0{group}-0{trial}": shared for group, shared in ((1, masks), (2, replaced)) for trial in (1, 2)
+    }
+    assert masks
+    assert replaced
+    assert masks != replaced

@@ -309,6 +309,30 @@ def test_a_method_with_a_broken_trial_is_not_compared_unfairly(go):
     assert "a trial of its search failed: the disk is full" in (folder / "README.md").read_text()
 
 
+def test_cells_run_once_their_own_search_has_ended(go):
+    class CellsFirst(PretendWorkers):
+        def next(self, waiting):
+            return min(waiting, key=lambda run: run.name.startswith("search"))
+
+    workers, folder = go(workers=CellsFirst(outcome))
+    cells, trials = ([f"{kind}-0{number}" for number in (1, 2, 3)] for kind in ("search/01", "search/02"))
+    assert workers.done == [*cells, "cells/01", "cells/02", "cells/03", *trials, "cells/04", "cells/05", "cells/06"]
+    assert {cell["labels"]["method"]: list(cell["chosen"].values()) for cell in data(folder)["cells"]} == {
+        "full": [5e-5],
+        "lora": [1e-2],
+    }
+
+
+def test_cells_without_a_search_run_beside_the_trials_of_others(go):
+    other = "other: {stages: [{stage: supervised, id: other, task: glue/mrpc}, {stage: evaluate}]}"
+    workers, folder = go(
+        RECIPE.replace("  stages.mrpc.seed: [1, 2, 3]", f"    {other}"),
+        PretendWorkers(lambda recipe, name: (0.8, None) if recipe.stages[0].id == "other" else outcome(recipe, name)),
+    )
+    assert workers.done[-3:] == ["cells/03", "cells/01", "cells/02"]
+    assert [cell["status"] for cell in data(folder)["cells"]] == ["done"] * 3
+
+
 def test_halving_tries_the_best_again_with_more(go):
     text = RECIPE.replace(
         "search: {seeds: 1, over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3, 1e-2]}}",

@@ -15,7 +15,7 @@ from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
 from pipelines.studies import workers
 from pipelines.studies import workers as study_workers
-from pipelines.studies.workers import DeviceSlot, Workers, slots
+from pipelines.studies.workers import DeviceSlot, WaitingRun, Workers, slots
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -77,7 +77,7 @@ def runs(tmp_path, script):
             folder = tmp_path / f"{number}"
             folder.mkdir()
             (folder / "wish").write_text(wish)
-            made.append((str(number), folder))
+            made.append(WaitingRun(str(number), folder))
         return made
 
     return make
@@ -100,18 +100,45 @@ def test_each_end_is_told_with_its_reason(runs, server):
 
 def test_one_slot_does_one_run_at_a_time_and_two_do_two(runs):
     made = runs("done", "done")
-    list(Workers([DeviceSlot()], StopSignal()).do(made))
-    first, second = (folder for _, folder in made)
+    list(Workers([DeviceSlot()], StopSignal()).do(made[:]))
+    first, second = (run.folder for run in made)
     assert seen(second)["began"] >= float((first / "ended").read_text())
-    list(Workers([DeviceSlot(), DeviceSlot()], StopSignal()).do(made))
+    list(Workers([DeviceSlot(), DeviceSlot()], StopSignal()).do(made[:]))
     assert seen(second)["began"] < float((first / "ended").read_text())
+
+
+def test_what_begins_with_a_training_on_its_way_comes_last(runs):
+    made = runs("wait", "done", "done", "done", "done")
+    began = [run._replace(begins_with=shared) for run, shared in zip(made, ("a", "a", "b", "b", ""), strict=True)]
+    names = []
+    workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal())
+
+    def started(name):
+        names.append(name)
+        if name == "1":  # nothing else is left
+            while not (made[0].folder / "seen").exists():
+                time.sleep(0.01)
+            workers.running[0].process.terminate()
+
+    assert [each.name for each in workers.do(began, started=started)][:3] == ["2", "4", "3"]
+    assert names == ["0", "2", "4", "3", "1"]
+
+
+def test_runs_may_be_added_while_others_are_on_their_way(runs):
+    first, second, third = runs("done", "done", "done")
+    waiting, ended = [first], []
+    for end in Workers([DeviceSlot()], StopSignal()).do(waiting):
+        ended.append(end.name)
+        waiting += {"0": [second, third]}.get(end.name, [])
+    assert ended == ["0", "1", "2"]
+    assert waiting == []
 
 
 def test_a_run_sees_its_devices_and_its_parent(runs, server):
     made = runs("done", "done")
-    list(Workers([DeviceSlot(("0",)), DeviceSlot(("2", "3"))], StopSignal(), server).do(made))
-    assert {seen(folder)["CUDA_VISIBLE_DEVICES"] for _, folder in made} == {"0", "2,3"}
-    assert {seen(folder)["FINERY_PARENT_PID"] for _, folder in made} == {str(server.pid if server else os.getpid())}
+    list(Workers([DeviceSlot(("0",)), DeviceSlot(("2", "3"))], StopSignal(), server).do(made[:]))
+    assert {seen(run.folder)["CUDA_VISIBLE_DEVICES"] for run in made} == {"0", "2,3"}
+    assert {seen(run.folder)["FINERY_PARENT_PID"] for run in made} == {str(server.pid if server else os.getpid())}
 
 
 def test_a_stop_reaches_every_run_once_and_no_other_starts(runs, server):
@@ -119,17 +146,17 @@ def test_a_stop_reaches_every_run_once_and_no_other_starts(runs, server):
     began = []
 
     def ask():
-        while not all((folder / "seen").exists() for _, folder in made[:2]):
+        while not all((run.folder / "seen").exists() for run in made[:2]):
             time.sleep(0.01)
         stop.requested = True
 
     asking = threading.Thread(target=ask)
     asking.start()
-    ended = list(Workers([DeviceSlot(), DeviceSlot()], stop, server).do(made, started=began.append))
+    ended = list(Workers([DeviceSlot(), DeviceSlot()], stop, server).do(made[:], started=began.append))
     asking.join()
     assert began == ["0", "1"]
     assert [(each.code, each.message) for each in ended] == [(75, "stopped at step 3")] * 2
-    assert not (made[2][1] / "seen").exists()
+    assert not (made[2].folder / "seen").exists()
 
 
 def test_runs_of_a_server_that_is_lost_are_started_anew(runs, script):
@@ -138,16 +165,16 @@ def test_runs_of_a_server_that_is_lost_are_started_anew(runs, script):
 
         def lose(name):
             if name == "1" and not told:
-                while not (made[0][1] / "seen").exists():
+                while not (made[0].folder / "seen").exists():
                     time.sleep(0.01)
-                (made[0][1] / "wish").write_text("done")
+                (made[0].folder / "wish").write_text("done")
                 os.kill(server.pid, signal.SIGKILL)
 
         workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal(), server)
-        ended = list(workers.do(made, started=lose, warn=told.append))
+        ended = list(workers.do(made[:], started=lose, warn=told.append))
     assert sorted((each.name, each.code) for each in ended) == [("0", 0), ("1", 0), ("2", 0)]
     assert told == [study_workers.SERVER_LOST]
-    assert seen(made[2][1])["FINERY_PARENT_PID"] == str(os.getpid())
+    assert seen(made[2].folder)["FINERY_PARENT_PID"] == str(os.getpid())
 
 
 def test_a_stop_holds_though_the_server_is_lost(runs, script):
@@ -155,14 +182,14 @@ def test_a_stop_holds_though_the_server_is_lost(runs, script):
     with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as server:
 
         def lose(name):
-            while not (made[0][1] / "seen").exists():
+            while not (made[0].folder / "seen").exists():
                 time.sleep(0.01)
             os.kill(server.pid, signal.SIGKILL)
             stop.requested = True
 
-        ended = list(Workers([DeviceSlot()], stop, server).do(made, started=lose))
+        ended = list(Workers([DeviceSlot()], stop, server).do(made[:], started=lose))
     assert [(each.name, each.code) for each in ended] == [("0", 75)]
-    assert not (made[1][1] / "seen").exists()
+    assert not (made[1].folder / "seen").exists()
 
 
 def test_what_cannot_be_forked_is_started_anew(runs, script, monkeypatch):
@@ -176,18 +203,18 @@ def test_what_cannot_be_forked_is_started_anew(runs, script, monkeypatch):
     monkeypatch.setattr(os, "fork", refused)
     made = runs("done")
     with ForkServer(lambda words: runpy.run_path(str(script)) and 0) as server:
-        assert [each.code for each in Workers([DeviceSlot()], StopSignal(), server).do(made)] == [0]
-    assert seen(made[0][1])["FINERY_PARENT_PID"] == str(parent)
+        assert [each.code for each in Workers([DeviceSlot()], StopSignal(), server).do(made[:])] == [0]
+    assert seen(made[0].folder)["FINERY_PARENT_PID"] == str(parent)
 
 
 def test_a_run_waits_for_a_folder_that_is_still_written(runs):
     made = runs("done")
     free = []
-    with open(made[0][1] / ".lock", "a") as file:
+    with open(made[0].folder / ".lock", "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         threading.Timer(0.4, lambda: (free.append(time.time()), fcntl.flock(file, fcntl.LOCK_UN))).start()
-        list(Workers([DeviceSlot()], StopSignal()).do(made))
-    assert seen(made[0][1])["began"] >= free[0]
+        list(Workers([DeviceSlot()], StopSignal()).do(made[:]))
+    assert seen(made[0].folder)["began"] >= free[0]
 
 
 def test_an_error_of_the_reader_leaves_no_run_behind(runs, server):
@@ -196,12 +223,12 @@ def test_an_error_of_the_reader_leaves_no_run_behind(runs, server):
 
     def broken(name):
         if name == "1":
-            while not (made[0][1] / "seen").exists():
+            while not (made[0].folder / "seen").exists():
                 time.sleep(0.01)
             raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        list(workers.do(made, started=broken))
+        list(workers.do(made[:], started=broken))
     assert workers.running == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pipelines.core.recipe import Recipe
 from pipelines.core.results import BenchmarkScores
 from pipelines.core.signals import StopSignal
 from pipelines.evaluation.outcomes import outcomes_of_answers, write_outcomes
-from pipelines.studies.workers import DeviceSlot, RunEnd
+from pipelines.studies.workers import DeviceSlot, RunEnd, WaitingRun
 from pipelines.tasks.predictions import ClassPredictions, write_predictions
 
 EXAMPLES = 400
@@ -134,10 +134,14 @@ class PretendWorkers:
         self.done: list[str] = []
         self.stop_after = stop_after
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
-        for name, folder in runs:
-            if self.stop.requested:
-                return
+    def next(self, waiting: list[WaitingRun]) -> WaitingRun:
+        return waiting[0]
+
+    def do(self, waiting: list[WaitingRun], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
+        while waiting and not self.stop.requested:
+            run = self.next(waiting)
+            waiting.remove(run)
+            name, folder = run.name, run.folder
             started(name)
             recipe = _recipe((folder / "recipe.yaml").read_text())
             found = self.outcome(recipe, name)
