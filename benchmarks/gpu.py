@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from performance import HERE, PAGE, page
+from performance import HERE, PAGE, Measurement, machine, page
 from rows import ROWS, Row
 
 STEPS = [
@@ -86,7 +86,8 @@ def main() -> int:
         print("benchmarks/gpu.py measures a GPU, and torch finds none here; `make benchmark` measures a CPU")
         return 69  # EX_UNAVAILABLE of sysexits.h
     end = time.monotonic() + 60 * given.minutes
-    found: dict[str, tuple[str, list[Row] | str]] = {}
+    found: list[Measurement] = []
+    here = machine(torch.cuda.get_device_name())
     for name in given.only:
         words, left = PROGRAMS[name], end - time.monotonic()
         if words[0] == PPO and given.trl:
@@ -97,10 +98,10 @@ def main() -> int:
             rows = "needs a mirror of the data, which FINERY_DATA names"
         else:
             rows = measured(words, left) if left > 30 else "no time was left"
-        found[name] = f"python benchmarks/{' '.join(words)}", rows
-        given.page.write_text(page(found, torch.cuda.get_device_name()))
+        found.append(Measurement.today(name, f"python benchmarks/{' '.join(words)}", here, rows))
+        given.page.write_text(page(found))
         if given.rows is not None:
-            lines = [asdict(row) for _, each in found.values() if isinstance(each, list) for row in each]
+            lines = [asdict(row) for each in found for row in each.rows]
             given.rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(given.page.read_text())
     return 0
