@@ -22,10 +22,15 @@ PROMPT_LENGTH = 64
 LOGITS_KEPT = 2**23
 """The most logits over a vocabulary that a loss computes at once and keeps for the backward pass."""
 LOGITS_AT_ONCE = 2**25
-"""Where they are more, those that exist together. Many, for the gradient of the output matrix is added up once a chunk
-of them."""
+"""Where they are more, the most that exist together on a processor, in chunks of tokens."""
 LOGITS_AT_ONCE_ON_GPU = 2**27
-"""The same there: products are so fast that adding up would take as long, and 256 MiB are a small part of memory."""
+"""The same there: products are so fast that adding up the gradient of the output matrix, once a chunk, would take as
+long, and 256 MiB are a small part of memory."""
+TOKENS_AT_ONCE = 512
+"""Tokens of a chunk on a processor: of fewer, that adding up costs more; logits of more lie in no cache, and the memory
+for them is asked of the system in every step."""
+LOGITS_IN_CACHE = 2**22
+"""Logits of a chunk under a small vocabulary."""
 SCORES_OF_A_SOFTMAX = 2**20
 """Logits that a processor takes through the softmax together: they fit into its cache."""
 
@@ -39,6 +44,12 @@ precision: it was the faster one, or as fast (decision 49)."""
 SCORES_LEARNT = {"no": 1 << 22, "bf16": 1 << 24}
 """The same in training, where no attention weight is dropped, beside attention written for it
 (`trainers.training_attention`)."""
+
+
+def tokens_at_once(vocab: int, on_cpu: bool) -> int:
+    """Tokens whose logits exist together in a loss over a vocabulary of so many words, where all are too many."""
+    most = (LOGITS_AT_ONCE if on_cpu else LOGITS_AT_ONCE_ON_GPU) // vocab
+    return max(1, min(most, max(TOKENS_AT_ONCE, LOGITS_IN_CACHE // vocab)) if on_cpu else most)
 
 
 def fused_pays(scores: int, precision: Precision, learning: bool) -> bool:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from pipelines.core.costs import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, SCORES_OF_A_SOFTMAX
+from pipelines.core.costs import SCORES_OF_A_SOFTMAX, tokens_at_once
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -104,7 +104,7 @@ def fills_up(weight: Tensor) -> bool:
 def logits_by_chunk(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
     """(which tokens, their logits (some, vocab)), without gradients; of what is `typed`, words of zeros and all. The
     next chunk overwrites the last."""
-    rows = max(1, (LOGITS_AT_ONCE_ON_GPU if weight.is_cuda else LOGITS_AT_ONCE) // len(weight))
+    rows = tokens_at_once(len(weight), on_cpu=not weight.is_cuda)
     buffer = states.new_empty(min(rows, len(states)), len(weight))
     for start in range(0, len(states), rows):
         part = slice(start, min(start + rows, len(states)))

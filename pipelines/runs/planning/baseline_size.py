@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.architectures import convolutional_arithmetic, recurrent_arithmetic
 from pipelines.core import architecture_fields
-from pipelines.core.costs import FLOAT, LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU, LOGITS_KEPT, Memory, SecondModel
+from pipelines.core.costs import FLOAT, LOGITS_KEPT, Memory, SecondModel, tokens_at_once
 from pipelines.core.interfaces import Head
 from pipelines.runs.planning.model_size import PLAIN_HEADS, Shape, TunedWeights, applied, outputs
 from pipelines.runs.planning.training_memory import OPTIMIZER_BYTES, Segment, Step, fullest_moment
@@ -73,7 +73,7 @@ class BaselineShape:
         words = round(matrix * share)
         blocks = [Segment(body, rest)]
         if scores > LOGITS_KEPT:  # a chunk of them at a time
-            together = LOGITS_AT_ONCE if step.on_cpu else LOGITS_AT_ONCE_ON_GPU
+            together = tokens_at_once(fields["vocab_size"], step.on_cpu) * fields["vocab_size"]
             blocks.append(Segment(words, words, min(scores, together) * FLOAT))
         elif scores:
             blocks.append(Segment(scores * FLOAT, words, scores * FLOAT, 2 * scores * FLOAT))

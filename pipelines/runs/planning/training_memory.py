@@ -27,12 +27,11 @@ from pipelines.architectures.configuration_rules import completed
 from pipelines.core.costs import (
     DENSEST,
     FLOAT,
-    LOGITS_AT_ONCE,
-    LOGITS_AT_ONCE_ON_GPU,
     LOGITS_KEPT,
     SCORES_OF_A_SOFTMAX,
     Memory,
     fused_pays,
+    tokens_at_once,
 )
 
 OPTIMIZER_BYTES = {
@@ -556,8 +555,7 @@ class _Tracing:
             kept = rows * narrow * self.value + (matrix * FLOAT if learns else 0)
             copies = (matrix + rows * narrow) * self.value if step.mixed else 0
             product = matrix * self.value if learns and step.mixed else 0
-            together = LOGITS_AT_ONCE if step.on_cpu else LOGITS_AT_ONCE_ON_GPU
-            chunk = min(scores, max(together // vocab, 1) * vocab) * self.value
+            chunk = min(scores, tokens_at_once(vocab, step.on_cpu) * vocab) * self.value
             softmax = min(scores, SCORES_OF_A_SOFTMAX) * FLOAT * (3 if step.mixed else 2) if step.on_cpu else 0
             yield Segment(kept, matrix * FLOAT if learns else 0, chunk + copies + product + softmax)
             return

@@ -28,7 +28,7 @@ CAUSAL, SEQ2SEQ = Head("causal_lm"), Head("seq2seq_lm")
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Seven rows at a time, two of them through a softmax together: the last of both are not full."""
-    monkeypatch.setattr(linear_cross_entropy, "LOGITS_AT_ONCE", 7 * VOCABULARY)
+    monkeypatch.setattr(linear_cross_entropy, "tokens_at_once", lambda vocab, on_cpu: 7)
     monkeypatch.setattr(linear_cross_entropy, "SCORES_OF_A_SOFTMAX", 2 * VOCABULARY)
     monkeypatch.setattr(log_probabilities, "LOGITS_KEPT", 0)
 
@@ -292,7 +292,7 @@ def test_processes_that_share_gradients_wait_for_the_output_matrix(tmp_path):
 
 def test_all_logits_never_exist_together(monkeypatch):
     """Allocations of a loss and its way back, against float32 logits of all tokens."""
-    monkeypatch.setattr(linear_cross_entropy, "LOGITS_AT_ONCE", 2**16)
+    monkeypatch.setattr(linear_cross_entropy, "tokens_at_once", lambda vocab, on_cpu: 16)
     monkeypatch.setattr(linear_cross_entropy, "SCORES_OF_A_SOFTMAX", 2**14)
     states, weight = torch.randn(1024, 8, requires_grad=True), torch.randn(4096, 8, requires_grad=True)
     labels = torch.randint(0, 4096, (1024,))
