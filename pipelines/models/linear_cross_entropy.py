@@ -212,15 +212,15 @@ class _SummedCrossEntropy(Function):  # type: ignore[misc]
                     if learns:
                         kernels.replace(block, labels[rows], of.normalizer, smoothing - 1, 1.0, 0.0, -smoothing / words)
                     continue
-                chances = block.to(loss.dtype).log_softmax(-1)
-                named = chances.gather(1, label)
-                loss -= (1 - smoothing) * named.sum()
+                exact = block.to(loss.dtype)
+                chances, largest, named = exact.softmax(-1), exact.amax(-1), exact.gather(1, label)[:, 0]
+                normalizer = largest - chances.amax(-1).log()  # the likeliest word has exp(largest - normalizer)
+                loss += (normalizer - (1 - smoothing) * named).sum()
                 if right is not None:
-                    right[rows] = named[:, 0] >= chances.amax(-1)
+                    right[rows] = named >= largest
                 if smoothing:
-                    loss -= smoothing * chances.mean(-1).sum()
+                    loss -= smoothing * exact.mean(-1).sum()
                 if learns:
-                    chances.exp_()
                     if smoothing:
                         chances -= smoothing / chances.shape[1]
                     block.copy_(chances.scatter_add_(1, label, chances.new_full(label.shape, smoothing - 1)))
@@ -287,14 +287,13 @@ class _TokenLogProbabilities(Function):  # type: ignore[misc]
                     linear = -upstream - spread * (of.normalizer - of.expected)
                     kernels.replace(block, labels[rows], of.normalizer, upstream, linear, -spread, 0.0, ctx.scale)
                     continue
-                exact = torch.promote_types(ctx.dtype, torch.float32)
-                chances = block.to(exact).mul_(ctx.scale).log_softmax(-1)
-                likely = chances.exp()
-                total = torch.zeros_like(likely)
+                exact = block.to(torch.promote_types(ctx.dtype, torch.float32)).mul_(ctx.scale)
+                likely = exact.softmax(-1)
+                total = torch.zeros_like(likely) if of_named is None else likely * (-ctx.scale * of_named[rows, None])
                 if of_named is not None:  # 1 at the label, less the probabilities
-                    upstream = of_named[rows, None] * ctx.scale
-                    total.sub_(likely * upstream).scatter_add_(1, labels[rows, None], upstream)
+                    total.scatter_add_(1, labels[rows, None], ctx.scale * of_named[rows, None])
                 if of_entropies is not None:  # -p (log p + H)
+                    chances = exact.log_softmax(-1)
                     entropy = -(likely * chances).sum(-1, keepdim=True)
                     total.sub_(likely * (chances + entropy) * of_entropies[rows, None] * ctx.scale)
                 block.copy_(total)
