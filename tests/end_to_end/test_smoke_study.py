@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pipelines.core.signals import StopSignal
 from pipelines.runs.run import run
 from pipelines.studies.compare import compare
 from pipelines.studies.study import run_study
-from pipelines.studies.workers import DeviceSlot, RunEnd
+from pipelines.studies.workers import DeviceSlot, RunEnd, WaitingRun
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "smoke"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if "\nmatrix:" in path.read_text()]
@@ -30,13 +30,13 @@ class Here:
         self.stop = StopSignal()
         self.done: list[str] = []
 
-    def do(self, runs: Iterable[tuple[str, Path]], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
-        for name, folder in runs:
-            began = time.monotonic()
-            started(name)
-            run(load(folder / "recipe.yaml"), folder)
-            self.done.append(name)
-            yield RunEnd(name, 0, time.monotonic() - began)
+    def do(self, waiting: list[WaitingRun], started: Any = None, warn: Any = None) -> Iterator[RunEnd]:
+        while waiting:
+            began, each = time.monotonic(), waiting.pop(0)
+            started(each.name)
+            run(load(each.folder / "recipe.yaml"), each.folder)
+            self.done.append(each.name)
+            yield RunEnd(each.name, 0, time.monotonic() - began)
 
 
 class Place:
