@@ -235,7 +235,7 @@ class Study(StudyState):
         self._emit(state.cell.folder, status, state.cell.labels, message=message)
 
     def _do(self, runs: Runs) -> Iterator[tuple[str, RunEnd]]:
-        """Do runs, yielding each as it ends; what is complete already ends at once. `runs` may be added to meanwhile."""
+        """Do runs, yielding each as it ends; what is complete already ends at once. `runs` may grow meanwhile."""
         seen: set[str] = set()
         queue: list[WaitingRun] = []
 
