@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -99,12 +99,16 @@ class StagePlan:
     sequence_length: int | None = None
     target_length: int | None = None
     """Tokens of a target, for an encoder-decoder."""
+    usual_length: int | None = None
+    """Tokens of a sequence in a batch, padding included, by which operations and time are counted where sequences vary
+    in length. None: all are counted with `sequence_length`."""
     examples_per_step: int | None = None
     examples_asked: int | None = None
     """`global_batch_size`, which processes without an example cannot share."""
     steps: int | None = None
     tokens: int | None = None
-    """Tokens that pass through the model, padding included: at most this many where sequences vary in length."""
+    """Tokens that pass through the model, padding included: about so many where `usual_length` is known, else at most
+    this many where sequences vary in length."""
     flops: int | None = None
     memory: Memory | None = None
     """Of each process."""
@@ -164,7 +168,18 @@ class Example:
     """Optimizer steps of each round."""
     dropout: bool = True
     """Whether the model's dropout is on while it learns."""
+    mean: tuple[int, int] | None = None
+    """Tokens that it reads, and of a target, on average; None where that is not known or all are full."""
     second: SecondModel | None = None
+
+    def usual(self, padded: float = 1.0) -> Example:
+        """It with the lengths that it has on average, in batches that padding makes so many times longer."""
+        if self.mean is None:
+            return self
+        length, target = (
+            min(most, round(padded * mean)) for most, mean in zip((self.length, self.target), self.mean, strict=True)
+        )
+        return replace(self, length=length, target=target, predicted=min(self.predicted, target))
 
 
 class ModelSize(Protocol):

@@ -1,8 +1,9 @@
-"""What a Parquet file says of its column chunks, read from its footer by hand.
+"""What a Parquet file says of its rows and column chunks, read from its footer by hand.
 
 pyarrow reads footers, but of a chunk it also builds statistics of sizes, and where a broken or hostile file has them
 wrong the error leaves C++ where nobody catches it and ends the process (`RowGroupMetaData.column`, pyarrow 26). The few
 numbers that are needed before anything is decoded are therefore taken from the Thrift that the format is written in.
+What only counts rows saves importing pyarrow as well.
 
 Sources: parquet.thrift and the footer's layout of github.com/apache/parquet-format; the compact protocol as
 thrift-compact-protocol.md of github.com/apache/thrift describes it.
@@ -11,6 +12,8 @@ thrift-compact-protocol.md of github.com/apache/thrift describes it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +60,21 @@ class RowGroup:
 
 
 def row_groups(file: Path) -> list[RowGroup]:
-    """The row groups of a file whose footer pyarrow has read. Raises DataError where it is not what the format says."""
+    """The row groups of a file. Raises OSError, and DataError where the footer is not what the format says."""
+    with _readable(file):
+        return [_row_group(group) for group in _Compact(_footer(file)).structure().get(4, [])]
+
+
+def num_rows(file: Path) -> int:
+    """Rows of a file, its row groups not being read. Raises OSError, and DataError as `row_groups`."""
+    with _readable(file):
+        return int(_Compact(_footer(file)).structure(last=3)[3])
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
-        footer = _Compact(_footer(file)).structure()
-        return [_row_group(group) for group in footer.get(4, [])]
+        yield
     except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError) as error:
         raise DataError(f"{file} is not a readable Parquet file: its footer is damaged ({error})") from None
 
@@ -93,8 +107,8 @@ class _Compact:
         self._content = content
         self._at = 0
 
-    def structure(self, depth: int = 0) -> dict[int, Any]:
-        """The structure that begins here."""
+    def structure(self, depth: int = 0, last: int | None = None) -> dict[int, Any]:
+        """The structure that begins here, of its fields those up to the number `last`."""
         if depth > MOST_DEPTH:
             raise ValueError("it is nested too deeply")
         fields: dict[int, Any] = {}
@@ -103,6 +117,8 @@ class _Compact:
             field = field + (header >> 4) if header >> 4 else self._whole()
             kind = header & 0x0F
             fields[field] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+            if last is not None and field >= last:
+                break
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:

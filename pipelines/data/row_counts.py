@@ -1,27 +1,31 @@
 """How much data there is, as far as that can be told without reading it.
 
-Parquet says it in its footer; a text file that is not too large is counted. Everything else is unknown: None.
+Parquet says it in its footer; a text file that is not too large is counted, and its first rows are measured. Everything
+else is unknown: None.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pipelines.core.errors import DataError
-from pipelines.core.parquet_footer import row_groups
+from pipelines.core.parquet_footer import num_rows, row_groups
 from pipelines.data.sources import DataSource, find
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import FileMetaData
-
     from pipelines.data.prompts import Prompts
     from pipelines.data.references import DatasetReference
 
 LARGEST_COUNTED = 32 << 20
 """Bytes of a text file up to which its rows are counted: about a tenth of a second."""
+MEASURED_ROWS = 200
+"""Of a text file, the first ones."""
 
 
 def source_rows(source: DataSource, split: str) -> int | None:
@@ -62,21 +66,32 @@ def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:
     return None if rows is None else total if rows <= limit else total * limit // rows
 
 
+def mean_text_bytes(source: DataSource, split: str, columns: Sequence[str]) -> float | None:
+    """About the bytes that the texts of these columns have in a row of a split, by its largest file.
+
+    Of a Parquet file whose texts repeat, such as passages with many questions each, it is too little: a chunk holds each
+    of them once.
+    """
+    files: list[Path] = getattr(source, "files", {}).get(split) or []
+    try:
+        return _mean_bytes(max(files, key=lambda file: file.stat().st_size), columns)
+    except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, RecursionError, csv.Error, DataError):
+        return None
+
+
 def _file_rows(file: Path) -> int | None:
     kind = file.suffix.lower()
     try:
         if kind == ".parquet":
-            return int(_footer(file).num_rows)
+            return num_rows(file)
         if file.stat().st_size > LARGEST_COUNTED:
             return None
         with open(file, encoding="utf-8-sig", newline="") as text:
             if kind in (".csv", ".tsv"):
-                csv.field_size_limit(sys.maxsize)
-                rows = csv.reader(text, delimiter="," if kind == ".csv" else "\t")
-                return max(0, sum(1 for row in rows if row) - 1)
+                return max(0, sum(1 for row in _table(text, kind) if row) - 1)
             if kind == ".jsonl":
                 return sum(1 for line in text if line.strip())
-    except (OSError, ValueError, csv.Error):  # the stage itself will say what is wrong with the file
+    except (OSError, ValueError, csv.Error, DataError):  # the stage itself will say what is wrong with the file
         return None
     return None
 
@@ -93,8 +108,38 @@ def _text_bytes(file: Path, column: str) -> int | None:
     return sum(sizes) if sizes else None
 
 
-def _footer(file: Path) -> FileMetaData:
-    """What a Parquet file says of itself. Raises ValueError or OSError."""
-    from pyarrow.parquet import read_metadata  # slow to import: only where there is such a file
+def _table(text: TextIO, kind: str) -> Iterator[list[str]]:
+    csv.field_size_limit(sys.maxsize)
+    return csv.reader(text, delimiter="," if kind == ".csv" else "\t")
 
-    return read_metadata(file)
+
+def _mean_bytes(file: Path, columns: Sequence[str]) -> float | None:
+    """Bytes that the texts of these columns have in a row of the file, on average."""
+    kind = file.suffix.lower()
+    if kind == ".parquet":
+        groups = row_groups(file)
+        sizes = [{chunk.path: chunk.total_uncompressed_size for chunk in group.chunks} for group in groups]
+        return sum(each[column] for each in sizes for column in columns) / sum(group.num_rows for group in groups)
+    if kind not in (".csv", ".tsv", ".jsonl") or file.stat().st_size > LARGEST_COUNTED:
+        return None
+    with open(file, encoding="utf-8-sig", newline="") as text:
+        first = [*islice(_rows(text, kind), MEASURED_ROWS)]
+    return sum(len(_cell(row, column).encode()) for row in first for column in columns) / len(first)
+
+
+def _rows(text: TextIO, kind: str) -> Iterator[Mapping[str, Any]]:
+    if kind == ".jsonl":
+        return (json.loads(line) for line in text if line.strip())
+    rows = (row for row in _table(text, kind) if row)
+    names = next(rows, [])
+    return (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    """A text, or the one that a path such as `translation.en` leads to. Raises LookupError or TypeError."""
+    cell: Any = row
+    for key in [column] if column in row else column.split("."):
+        cell = cell[key]
+    if not isinstance(cell, str):
+        raise TypeError(f"{column} is no text")
+    return cell

@@ -1,4 +1,5 @@
-"""What an evaluate stage costs: every benchmark with each row as one sequence, and held-out text in blocks."""
+"""What an evaluate stage costs: every benchmark with each row as one sequence of the mean length where the files tell
+it, and held-out text in blocks."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from pipelines.core.costs import BYTES_PER_TOKEN, ModelSize, Planning, StagePlan
 from pipelines.core.errors import FineryError
 from pipelines.core.interfaces import Head
 from pipelines.data.row_counts import text_bytes
-from pipelines.tasks.known import head_without_rows, task_rows
+from pipelines.tasks.known import head_without_rows, mean_tokens, task_rows
 
 if TYPE_CHECKING:
     from pipelines.core.decoding import Generation
     from pipelines.evaluation.evaluate import Evaluate
+    from pipelines.tasks.base import LabelledTask
     from pipelines.tasks.evaluation import BenchmarkChoice
 
 DEFAULT_LENGTH = 128
@@ -62,12 +64,12 @@ def _benchmark(
     head = head_without_rows(task, notes)
     trained = next((each for each in planning.recipe.stages if each.id == choice.model), None)
     length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH
-    target = getattr(trained, "max_target_length", None) or length
-    notes.append("at most: every sequence is counted with max_length")
+    most_target = getattr(trained, "max_target_length", None) or length
     written = head.kind in WORD_HEADS
     tokens = flops = 0
     for split in task.evaluation_splits.values():
         rows = task_rows(task, split)
+        read, target = _usual(task, split, length, most_target, notes)
         if stage.max_eval_samples is not None:
             rows = stage.max_eval_samples if rows is None else min(rows, stage.max_eval_samples)
         if rows is None:
@@ -76,12 +78,23 @@ def _benchmark(
         if model is None:
             return None
         rows *= 2 if head.kind == "reward" else 1  # both answers of a pair
-        each = model.forward(head, length, target, target if written else 0)
+        each = model.forward(head, read, target, target if written else 0)
         if written:  # every beam, and every pass of mask-predict over each length, is a target of its own
-            each += (_targets(model, stage.generation, head) - 1) * (each - model.forward(head, length, 1, 1))
+            each += (_targets(model, stage.generation, head) - 1) * (each - model.forward(head, read, 1, 1))
         flops += rows * each
-        tokens += rows * (length + (target if written else 0))
+        tokens += rows * (read + (target if written else 0))
     return tokens, flops
+
+
+def _usual(task: LabelledTask, split: str, length: int, target: int, notes: list[str]) -> tuple[int, int]:
+    """Tokens that a row of the split has, and its target: on average where the files say that, else the most. Texts of
+    similar length are asked together, so that padding adds little."""
+    mean = mean_tokens(task, split)
+    if mean is None:
+        notes.append("at most: every sequence is counted with max_length")
+        return length, target
+    notes.append(f"by the mean length of texts, taking a token for {BYTES_PER_TOKEN} bytes")
+    return min(length, mean[0]), min(target, mean[1])
 
 
 def _targets(model: ModelSize, generation: Generation, head: Head) -> int:

@@ -1,13 +1,15 @@
-"""What is known of a task without reading its rows: how many there are, and the head that it is learnt with."""
+"""What is known of a task without reading its rows: how many there are, how long their texts are, and the head that it
+is learnt with."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.core.costs import BYTES_PER_TOKEN
 from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TASK_KINDS
-from pipelines.data.row_counts import source_rows
+from pipelines.data.row_counts import mean_text_bytes, source_rows
 from pipelines.data.sources import find
 from pipelines.tasks.base import HELD_OUT, held_out_rows
 
@@ -25,6 +27,27 @@ def task_rows(task: LabelledTask, split: str) -> int | None:
     share = getattr(task, "share", None)
     held_out = len(held_out_rows(total)) if share is None else round(total * share)
     return held_out if split == HELD_OUT else total - held_out
+
+
+def mean_tokens(task: LabelledTask, split: str) -> tuple[int, int] | None:
+    """(tokens of the text or the pair in a row, tokens of its target) on average, taking a token for four bytes.
+
+    Where the answer is no text, the target is the text again, which the decoder of an encoder-decoder reads. None where
+    a row is not one sequence of texts in columns, or the files do not say how long they are.
+    """
+    kind: type[TaskKind] = TASK_KINDS.load(task.kind)
+    if not (kind.labels_texts or kind.head_kind == "seq2seq_lm"):
+        return None
+    stored = split if split in task.places else "train"
+    try:
+        source, inner = task.places[stored].open(stored)
+    except (DataError, KeyError):
+        return None
+    texts = mean_text_bytes(source, inner, task.columns)
+    target = texts if kind.labels_texts else mean_text_bytes(source, inner, (task.label,))
+    if texts is None or target is None:
+        return None
+    return max(1, round(texts / BYTES_PER_TOKEN)), max(1, round(target / BYTES_PER_TOKEN))
 
 
 def whole_rows(task: LabelledTask) -> int | None:

@@ -17,14 +17,14 @@ from pydantic import BeforeValidator, Field
 
 from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.config import Block, ConfigIssue, ConfigIssues, Pick, show
-from pipelines.core.costs import Example
+from pipelines.core.costs import BYTES_PER_TOKEN, Example
 from pipelines.core.interfaces import Head, Pooling
 from pipelines.core.model_types import pooling_misfit, sees_ahead
 from pipelines.core.registry import OBJECTIVES, TASK_KINDS
 from pipelines.data import chat_templates
 from pipelines.data.chat_templates import TemplateName
 from pipelines.tasks.base import TaskField, TaskKind, resolve
-from pipelines.tasks.known import head_without_rows, task_rows
+from pipelines.tasks.known import head_without_rows, mean_tokens, task_rows
 from pipelines.tasks.training import training_of
 
 if TYPE_CHECKING:
@@ -164,7 +164,15 @@ class Subject(Block):
         length, target = self.max_source_length or self.max_length, self.max_target_length or self.max_length
         predicted = target if head.kind in WORD_HEADS else 0
         alone = self.auxiliary_lm is None
-        return head, Example(length, target, predicted, whole=not alone, frozen_once=alone), rows
+        mean = None if self.as_text else mean_tokens(task, "train")
+        notes.append(self._lengths_told(task, mean))
+        return head, Example(length, target, predicted, whole=not alone, frozen_once=alone, mean=mean), rows
+
+    def _lengths_told(self, task: LabelledTask, mean: tuple[int, int] | None) -> str:
+        if mean is None:
+            return f"at most: every sequence of '{task.name}' is counted with max_length {self.max_length}"
+        what = f"{mean[0]} tokens a text" + (f" and {mean[1]} a target" if self.learnt_as().writes() else "")
+        return f"operations and time by about {what} of '{task.name}', taking a token for {BYTES_PER_TOKEN} bytes"
 
     def needed_tokens(self) -> tuple[str, ...]:
         """Tokens that a tokenizer trained for the subject has beside the usual ones."""

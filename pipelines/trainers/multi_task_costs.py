@@ -43,6 +43,7 @@ def cost(stage: MultiTask, planning: Planning) -> StagePlan:
         first,
         sequence_length=max(part.plan.sequence_length or 0 for part in parts),
         target_length=max((part.plan.target_length for part in parts if part.plan.target_length), default=None),
+        usual_length=_longest_usual([part.plan for part in parts]),
         examples_per_step=examples * stage.parts,
         examples_asked=stage.arguments.global_batch_size,
         steps=steps,
@@ -56,12 +57,17 @@ def cost(stage: MultiTask, planning: Planning) -> StagePlan:
     return plan if stage.writes else _with_heads(plan, planning, parts, fullest)
 
 
+def _longest_usual(plans: Sequence[StagePlan]) -> int | None:
+    """The usual length of the longest task; None where none is known."""
+    lengths = [plan.usual_length or plan.sequence_length or 0 for plan in plans]
+    return max(lengths) if any(plan.usual_length is not None for plan in plans) else None
+
+
 def _part(stage: MultiTask, planning: Planning, place: int, notes: list[str]) -> _OfOneTask:
     """One task of the stage, and a step that consists of one part of it."""
     entry = stage.learnt(stage.tasks[place])
     head, example, rows = entry.planned(entry.resolved(entry.id), notes)
     rows = planning.rows_to_learn(stage, rows, notes, f"rows of '{entry.id}'")
-    notes.append(f"at most: every sequence of '{entry.id}' is counted with max_length {entry.max_length}")
     arguments, sizes = stage.arguments, {"max_steps": 1}
     if arguments.global_batch_size is not None:
         sizes["global_batch_size"] = arguments.global_batch_size // stage.parts

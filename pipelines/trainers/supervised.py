@@ -86,7 +86,6 @@ class Supervised(Subject, Stage):
         notes = [*planning.notes]
         head, example, rows = self.planned(self.resolved(self.id), notes)
         rows = planning.rows_to_learn(self, rows, notes)
-        notes.append(f"at most: every sequence is counted with max_length {self.max_length}")
         if self.auxiliary_lm is not None:
             notes.append("the scores of the auxiliary language model are not counted")
         return planning.training(self, head, example, rows, notes)

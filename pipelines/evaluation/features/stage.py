@@ -8,6 +8,7 @@ studies pair both by example. Leaves, beside those files, `probe.safetensors` wi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from pipelines.core.registry import BASELINES, FEATURES, TASK_KINDS
 from pipelines.evaluation.features.base import Reading
 from pipelines.tasks.base import TaskField, resolve
 from pipelines.tasks.evaluation import BenchmarkChoice, Predictions
-from pipelines.tasks.known import head_without_rows, task_rows
+from pipelines.tasks.known import head_without_rows, mean_tokens, task_rows
 
 if TYPE_CHECKING:
     from pipelines.core.costs import Planning
@@ -146,13 +147,15 @@ class FeatureProbe(Stage):
         if planning.model is None or len(known) < len(rows):
             notes.append(f"how many rows {task.name} has will be known when the run starts")
             return StagePlan(self.id, self.stage, notes=tuple(notes))
-        texts = sum(known) * len(task.columns)
-        notes.append("at most: every text is counted with max_length")
+        texts, mean = sum(known) * len(task.columns), mean_tokens(task, "train")
+        length = self.max_length if mean is None else min(self.max_length, math.ceil(mean[0] / len(task.columns)))
+        counted = "at most: every text is counted with max_length"
+        notes.append(counted if mean is None else f"by texts of about {length} tokens, a token for four bytes")
         try:
-            flops = texts * planning.model.forward(head_without_rows(task, notes), self.max_length, self.max_length, 0)
+            flops = texts * planning.model.forward(head_without_rows(task, notes), length, length, 0)
         except Exception as error:  # transformers refuses in many ways
             return planning.not_built(self, notes, error)
-        tokens = texts * self.max_length
+        tokens = texts * length
         seconds = flops / planning.flops_per_second
         return StagePlan(
             self.id, self.stage, tokens=tokens, flops=flops, seconds=seconds, notes=tuple(dict.fromkeys(notes))

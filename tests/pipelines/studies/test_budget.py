@@ -18,12 +18,12 @@ name: methods
 model: {architecture: {preset: bert-tiny, vocab_size: 1000}}
 tokenizer: {train: wordpiece, vocab_size: 1000}
 stages:
-  - {stage: supervised, id: mrpc, task: glue/mrpc, max_length: 64, arguments: {max_steps: 120, per_device_train_batch_size: 8}}
+  - {stage: supervised, id: mrpc, task: glue/mrpc, max_length: 32, arguments: {max_steps: 120, per_device_train_batch_size: 8}}
   - {stage: evaluate}
 matrix:
   method:
     full: {stages.mrpc.tuner: full}
-    short: {stages.mrpc.max_length: 32}
+    short: {stages.mrpc.max_length: 16}
     lora: {stages.mrpc.tuner: {name: lora, r: 4}, stages.mrpc.arguments.per_device_train_batch_size: 16}
   stages.mrpc.seed: [1, 2]
 study:
@@ -94,9 +94,9 @@ def test_equal_steps_are_those_of_the_reference(study, tmp_path):
 
 def test_equal_tokens_give_short_texts_more_steps_and_large_batches_fewer(study, tmp_path):
     _, _, told = done(study(RECIPE, "study.budget.match=tokens"), tmp_path)
-    # 120 steps of 8 x 64 tokens; short: 8 x 32; lora: 16 x 64
+    # 120 steps of 8 x 32 tokens; short: 8 x 16; lora: 16 x 32
     assert steps_of(told) == {"full": None, "short": 240, "lora": 60}
-    assert {row["budget"]["spent"] for row in told["rows"]} == {120 * 8 * 64}
+    assert {row["budget"]["spent"] for row in told["rows"]} == {120 * 8 * 32}
     with open(tmp_path / "runs" / "table.csv") as file:
         lines = {(line["method"], line["budget_unit"], line["max_steps"]) for line in csv.DictReader(file)}
     assert lines == {("full", "tokens", ""), ("short", "tokens", "240"), ("lora", "tokens", "60")}
@@ -196,7 +196,7 @@ model: {architecture: {preset: bert-tiny, vocab_size: 1000}}
 tokenizer: {train: wordpiece, vocab_size: 1000}
 stages:
   - {stage: pretrain, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 120, per_device_train_batch_size: 8}}
-  - {stage: supervised, id: mrpc, task: glue/mrpc, max_length: 64, arguments: {max_steps: 10}}
+  - {stage: supervised, id: mrpc, task: glue/mrpc, max_length: 32, arguments: {max_steps: 10}}
   - {stage: evaluate}
 matrix:
   task: {mrpc: {}, rte: {stages.mrpc.task: glue/rte}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ TWO_EPOCHS = "arguments: {num_train_epochs: 2, global_batch_size: 6}"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    texts = [" ".join([text] * 9) for text in tiny.TEXTS]  # longer than any max_length
     for name, count in SIZES.items():
         lines = [
-            f"{tiny.TEXTS[row]},{tiny.TEXTS[-row]},{('bad', 'fine', 'good')[row % 3]},{row % 4}.5,{'yes' if row % 2 else 'no'}"
+            f"{texts[row]},{texts[-row]},{('bad', 'fine', 'good')[row % 3]},{row % 4}.5,{'yes' if row % 2 else 'no'}"
             for row in range(count)
         ]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,other,mood,size,same", *lines]) + "\n")
@@ -52,8 +54,9 @@ def planned(folder: Path, keys: str, architecture: str = ENCODER) -> Any:
     return plan(recipe, device=CPU).stages[0]
 
 
-def lengths_of_parts(folder: Path, keys: str, epochs: int) -> list[int]:
-    """The longest that each part of the training can be, as the stage's own sampler orders them."""
+def lengths_of_parts(folder: Path, keys: str, epochs: int, lengths: Sequence[int] = (24, 16, 32)) -> list[int]:
+    """Tokens of each part of the training, at the longest where no lengths are given, as the stage's own sampler orders
+    them."""
     stage: Any = loads(RECIPE.format(architecture=ENCODER, keys=keys), folder=folder).stages[0]
     mixture = TaskMixture([range(size) for size in SIZES.values()], [False] * 3)
     part = stage.arguments.global_batch_size // stage.parts
@@ -68,7 +71,7 @@ def lengths_of_parts(folder: Path, keys: str, epochs: int) -> list[int]:
         most=stage.max_examples_per_task,
         by_length=False,
     )
-    return [(24, 16, 32)[task] * part for epoch in range(epochs) for task in sampler.tasks(epoch)]
+    return [lengths[task] * part for epoch in range(epochs) for task in sampler.tasks(epoch)]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,15 @@ def test_tasks_are_counted_as_often_as_they_are_sampled(folder: Path, keys: str)
     assert found.tokens == sum(lengths)
     assert found.steps == len(lengths) // parts
     assert found.examples_per_step == 6
+
+
+def test_each_task_is_counted_by_the_mean_length_of_its_own_texts(folder: Path) -> None:
+    rows = [f"{'x' * 40},y,good,1.5,no"] * SIZES["mood"]
+    (folder / "mood.csv").write_text("\n".join(["text,other,mood,size,same", *rows]) + "\n")
+    found = planned(folder, TWO_EPOCHS)
+    assert found.tokens == sum(lengths_of_parts(folder, TWO_EPOCHS, 2, lengths=(10, 16, 32)))
+    assert (found.sequence_length, found.usual_length) == (32, 32)
+    assert any("about 10 tokens a text of 'mood'" in note for note in found.notes)
 
 
 def test_a_stage_takes_the_steps_that_were_planned(folder: Path) -> None:

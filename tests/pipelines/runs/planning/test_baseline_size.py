@@ -31,8 +31,11 @@ stages:
 """
 
 
+LONG = " of more words than are read" * 3
+
+
 def planned(folder, family, tuner="full"):
-    (folder / "rows.csv").write_text("text,label\n" + "".join(f"row {n},answer {n}\n" for n in range(40)))
+    (folder / "rows.csv").write_text("text,label\n" + f"row{LONG},answer{LONG}\n" * 40)
     return plan(loads(RECIPE.replace("FAMILY", family).replace("TUNER", tuner), folder=folder), device=CPU).stages
 
 

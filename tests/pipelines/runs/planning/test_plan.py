@@ -37,11 +37,15 @@ stages:
   - {stage: evaluate}
 """
 
+LONG = " of more words than are read" * 5
+"""Texts of more tokens than any max_length here: all are counted in full."""
+
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "text.txt").write_text("A sentence of some words.\n\n" * 400)
-    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"row {n},{'abc'[n % 3]}\n" for n in range(ROWS)))
+    texts = [f"row {n}{LONG}" for n in range(ROWS)]
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"{t},{'abc'[n % 3]}\n" for n, t in enumerate(texts)))
     return tmp_path
 
 
@@ -441,7 +445,7 @@ def test_held_out_text_is_read_once(folder):
 
 
 def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
-    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    (folder / "pairs.csv").write_text("en,de\n" + f"a dog{LONG},ein Hund{LONG}\n" * ROWS)
     task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
     text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
         "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
@@ -458,7 +462,7 @@ def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
 
 
 def test_mask_predict_reads_every_length_in_every_pass(folder):
-    (folder / "pairs.csv").write_text("en,de\n" + "a dog,ein Hund\n" * ROWS)
+    (folder / "pairs.csv").write_text("en,de\n" + f"a dog{LONG},ein Hund{LONG}\n" * ROWS)
     task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
     words = "transformer-tiny, bidirectional_decoder: true, length_prediction: true"
     text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
@@ -788,3 +792,44 @@ def test_how_often_each_source_of_a_mixture_is_read_is_told(folder):
     epochs = stage.steps * stage.examples_per_step * (stage.sequence_length - 2) * 4 / 3 / bytes_of_text
     assert f"about {epochs:.3g} epochs of text.txt, taking a token for 4 bytes" in notes
     assert any(note.startswith("how long builtin/python-docs is will be known") for note in notes)
+
+
+# ---- texts that are shorter than max_length --------------------------------------------------------------------------
+
+
+def test_short_texts_are_counted_by_their_mean_length_and_memory_by_the_longest(folder):
+    """Operations of 20 tokens a text (80 bytes), of 40 where batches in random order are padded; never above the most."""
+    full, tuned = planned(folder).stages[2], planned(folder).stages[1]
+    (folder / "rows.csv").write_text(
+        "text,label\n" + f"{'x' * 60},a\n{'y' * 100},b\n" * (ROWS // 2) + f"{'z' * 80},c\n"
+    )
+    short, by_length, evaluate = (planned(folder, "stages.tuned.max_length=64").stages[1], *planned(folder).stages[1:])
+    assert (by_length.sequence_length, by_length.usual_length) == (32, 20)
+    assert by_length.tokens == 2 * ROWS * 20
+    assert evaluate.tokens == ROWS * 20
+    assert by_length.memory == tuned.memory
+    assert by_length.steps == tuned.steps
+    assert by_length.flops / tuned.flops == pytest.approx(20 / 32, rel=0.05)
+    assert evaluate.flops / full.flops == pytest.approx(20 / 32, rel=0.05)
+    assert (short.usual_length, short.flops) == (20, by_length.flops)
+    at_random = "stages.tuned.arguments={num_train_epochs: 2, train_sampling_strategy: random}"
+    assert planned(folder, "stages.tuned.max_length=64", at_random).stages[1].usual_length == 40
+    assert planned(folder, at_random).stages[1].usual_length == 32
+    text = "\n".join(planned(folder).lines())
+    assert "sequences of at most 32 tokens" in text
+    assert "about 20 tokens a text of 'tuned'" in text
+
+
+def test_sources_and_targets_have_mean_lengths_of_their_own(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + f"{'a' * 40},{'b' * 24}\n" * ROWS)
+    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
+    )
+    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {num_beams: 1}}\n"
+    trained, evaluated = planned(folder, text=text).stages
+    shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
+    each = shape.forward(Head("seq2seq_lm"), 10, 6, 6)
+    assert (trained.target_length, trained.tokens, trained.flops) == (32, ROWS * 16, 3 * ROWS * each)
+    assert evaluated.flops == ROWS * each
