@@ -484,7 +484,16 @@ class Recipe(Block):
 
     def doubts(self) -> list[str]:
         """One sentence for each word that is allowed, and of which its author should know more."""
-        return [*self.model.doubts(), *self.launch.doubts()]
+        return [*self.model.doubts(), *self.launch.doubts(), *self._unread()]
+
+    def _unread(self) -> Iterator[str]:
+        """A sentence for each pretraining before another training whose model no stage goes on from."""
+        trained = [stage for stage in self.stages if stage.trains]
+        read = {source for stage in self.stages for source in stage.reads(self)}
+        for stage in trained[:-1]:
+            if stage.stage == "pretrain" and stage.id not in read:
+                remedy = f"write 'from: {stage.id}' in the stage that is to, or leave it out"
+                yield f"stages.{stage.id}: is trained, but no stage reads its model; {remedy}"
 
     def lacking(self) -> Iterator[tuple[str, str]]:
         """(id of a stage, a sentence) for everything that stages need and this machine has not got."""

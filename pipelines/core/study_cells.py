@@ -140,6 +140,14 @@ class StudyRecipe:
         """The cells that cannot run."""
         return tuple(cell for cell in self.cells if cell.refusal)
 
+    def doubts(self) -> list[str]:
+        """One sentence for each word that is allowed, and of which its author should know more."""
+        search, sentences = self.options.search, [*self.recipe.model.doubts(), *self.recipe.launch.doubts()]
+        most = max((len(group.repeats) for group in self.groups), default=0)
+        if search is not None and search.seeds is not None and 0 < most < search.seeds:
+            sentences.append(f"study.search.seeds: is {search.seeds}, but the matrix has {most}: so many are tried")
+        return sentences
+
     def group_of(self, cell: Cell) -> CellGroup | None:
         """Where the values of a cell are searched for."""
         return next((group for group in self.groups if group.labels.items() <= cell.labels.items()), None)

@@ -55,7 +55,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
                 "name": recipe.name,
                 "stages": [stage.id for stage in recipe.stages],
                 "mistakes": [],
-                "warnings": [*recipe.doubts(), *_lacking(loaded)],
+                "warnings": [*loaded.doubts(), *_lacking(loaded)],
             }
             summary = f"{count} stage{'s' if count != 1 else ''}"
             refusals: list[str] = []
@@ -65,7 +65,7 @@ def validate(arguments: Sequence[str], as_json: bool) -> int:
             answers.append(answer)
             if not as_json:
                 print("\n".join([f"{file}: fine ({summary})", *refusals]))
-                for sentence in (*recipe.doubts(), *_lacking(loaded)):
+                for sentence in (*loaded.doubts(), *_lacking(loaded)):
                     print(f"  warning: {sentence}", file=sys.stderr)
     fine = not refused
     if as_json:

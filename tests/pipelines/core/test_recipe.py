@@ -357,3 +357,15 @@ def test_a_name_that_is_too_long_for_the_file_system_is_a_mistake_as_one_that_is
     with pytest.raises(RecipeError) as caught:
         loads(f"name: a\nmodel: {{checkpoint: ./{LONG}}}\nstages:\n  - {stage}\n")
     assert f"'./{LONG}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("source", "doubts"), [("from: model, ", 1), ("", 0), ("from: pretrain, ", 0)])
+def test_a_pretraining_that_no_stage_goes_on_from_is_a_doubt(source: str, doubts: int) -> None:
+    found = loads(GOOD.replace("id: docs, ", f"id: docs, {source}")).doubts()
+    sentence = "stages.pretrain: is trained, but no stage reads its model; write 'from: pretrain'"
+    assert [each.startswith(sentence) for each in found] == [True] * doubts
+
+
+def test_a_pretraining_that_is_the_last_training_is_none() -> None:
+    lines = GOOD.splitlines(keepends=True)
+    assert loads("".join(lines[:6])).doubts() == []

@@ -366,3 +366,12 @@ study: {search: {over: {stages.mrpc.arguments.learning_rate: [1e-4, 1e-3]}}}
     assert found.group_of(frozen) is None
     assert found.group_of(tuned) is group
     assert [stage.id for stage in found.trial(group, group.grid[0]).stages] == ["pretrain", "mrpc"]
+
+
+def test_more_seeds_for_a_search_than_there_are_is_a_doubt(study):
+    asked = "study.search.seeds=5"
+    assert study(BASE + METHODS, asked).doubts() == [
+        "study.search.seeds: is 5, but the matrix has 3: so many are tried"
+    ]
+    assert study(BASE + METHODS, "study.search.seeds=3").doubts() == []
+    assert study(BASE + METHODS).doubts() == []
