@@ -300,9 +300,9 @@ def _status(ended: RunEnd) -> str:
 
 
 def _shared_training(recipe: Recipe) -> str:
-    """What the first training of a run is where another is behind it: other runs may begin with the same one."""
-    trained = [stage for stage in recipe.stages if stage.trains]
-    return same_work(recipe, trained[0]) if len(trained) > 1 else ""
+    """What the first training of a run is: other runs may begin with the same one. Empty where none is trained."""
+    first = next((stage for stage in recipe.stages if stage.trains), None)
+    return "" if first is None else same_work(recipe, first)
 
 
 def _kept(count: int, halving: JSONObject, rung: int) -> int:

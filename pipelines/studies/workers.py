@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -235,13 +236,15 @@ class Workers:
     def _next(self, waiting: list[WaitingRun], made: set[str], impatient: bool) -> WaitingRun | None:
         """The run to start next. Of two that begin with the same training, a pretraining for instance, one would only
         wait for the other's: first comes what begins with a training that none has begun, then what begins with one
-        that is `made`, last what begins with one on its way."""
+        that is `made`, last what begins with one on its way. Of the first, those come first for whose training most
+        others wait, so that it is not begun when nothing else is left to do beside it."""
         making = {run.of.begins_with for run in self.running}
+        alike = Counter(run.begins_with for run in waiting if run.begins_with)
 
-        def order(run: WaitingRun) -> int:
-            if not run.begins_with:
-                return 0
-            return 1 if run.begins_with in made else 2 if run.begins_with in making else 0
+        def order(run: WaitingRun) -> tuple[int, int]:
+            if run.begins_with and run.begins_with in made | making:
+                return 1 if run.begins_with in made else 2, 0
+            return 0, -alike[run.begins_with]
 
         able = [run for run in waiting if impatient or not is_locked(run.folder / ".lock")]
         return (min(able, key=order) if len(self.slots) > 1 else able[0]) if able else None

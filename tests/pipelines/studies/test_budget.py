@@ -255,3 +255,20 @@ def test_runs_say_what_training_they_share_with_others(study, tmp_path):
     assert masks
     assert replaced
     assert masks != replaced
+
+
+def test_what_is_asked_of_a_pretrained_model_shares_its_training(study, tmp_path):
+    features = """\
+name: probes
+model: {architecture: {preset: bert-tiny, vocab_size: 1000}}
+tokenizer: {train: wordpiece, vocab_size: 1000}
+stages:
+  - {stage: pretrain, objective: masked_lm, datasets: [{path: builtin/python-docs}], arguments: {max_steps: 4}}
+  - {stage: features, id: probe, task: glue/mrpc, features: {name: encoder}}
+matrix:
+  C: {weak: {stages.probe.C: [0.1]}, strong: {stages.probe.C: [1]}, none: {stages.pretrain: null, stages.probe.features: {name: word2vec, datasets: [{path: builtin/python-docs}]}}}
+"""
+    workers = Written()
+    run_study(study(features), tmp_path / "runs", None, {}, workers.stop, workers)
+    weak, strong, none = (workers.begins_with[f"cells/0{cell}"] for cell in (1, 2, 3))
+    assert weak == strong != none == ""

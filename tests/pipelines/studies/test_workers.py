@@ -124,6 +124,23 @@ def test_what_begins_with_a_training_on_its_way_comes_last(runs):
     assert names == ["0", "2", "4", "3", "1"]
 
 
+def test_the_training_that_most_others_wait_for_is_begun_first(runs):
+    made = runs("done", "done", "wait", "done", "done")
+    began = [run._replace(begins_with=shared) for run, shared in zip(made, ("", "a", "b", "b", "b"), strict=True)]
+    names = []
+    workers = Workers([DeviceSlot(), DeviceSlot()], StopSignal())
+
+    def started(name):
+        names.append(name)
+        if name == "3":  # nothing else is left
+            while not (made[2].folder / "seen").exists():
+                time.sleep(0.01)
+            workers.running[0].process.terminate()
+
+    list(workers.do(began, started=started))
+    assert names == ["2", "1", "0", "3", "4"]
+
+
 def test_runs_may_be_added_while_others_are_on_their_way(runs):
     first, second, third = runs("done", "done", "done")
     waiting, ended = [first], []
