@@ -26,6 +26,10 @@ LARGEST_COUNTED = 32 << 20
 """Bytes of a text file up to which its rows are counted: about a tenth of a second."""
 MEASURED_ROWS = 200
 """Of a text file, the first ones."""
+UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError, RecursionError, csv.Error, DataError,
+)  # fmt: skip
+"""What is raised over a file that is not what it should be, of which the stage itself says what is wrong."""
 
 
 def source_rows(source: DataSource, split: str) -> int | None:
@@ -75,8 +79,28 @@ def mean_text_bytes(source: DataSource, split: str, columns: Sequence[str]) -> f
     files: list[Path] = getattr(source, "files", {}).get(split) or []
     try:
         return _mean_bytes(max(files, key=lambda file: file.stat().st_size), columns)
-    except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError, RecursionError, csv.Error, DataError):
+    except UNREADABLE:
         return None
+
+
+def list_length(source: DataSource, split: str, column: str) -> int | None:
+    """How many entries the lists of a column have, where all have as many."""
+    files: list[Path] = getattr(source, "files", {}).get(split) or []
+    try:
+        return _list_length(files[0], column)
+    except UNREADABLE:
+        return None
+
+
+def _list_length(file: Path, column: str) -> int | None:
+    if file.suffix.lower() == ".parquet":
+        groups = row_groups(file)
+        inner = (chunk.num_values for each in groups for chunk in each.chunks if chunk.path.startswith(f"{column}."))
+        count, rest = divmod(sum(inner), sum(group.num_rows for group in groups))
+        return count if count and not rest else None
+    lists = [_cell(row, column) for row in _first_rows(file)]
+    lengths = {len(each) if isinstance(each, list) else 0 for each in lists}
+    return lengths.pop() or None if len(lengths) == 1 else None
 
 
 def _file_rows(file: Path) -> int | None:
@@ -113,18 +137,23 @@ def _table(text: TextIO, kind: str) -> Iterator[list[str]]:
     return csv.reader(text, delimiter="," if kind == ".csv" else "\t")
 
 
-def _mean_bytes(file: Path, columns: Sequence[str]) -> float | None:
+def _mean_bytes(file: Path, columns: Sequence[str]) -> float:
     """Bytes that the texts of these columns have in a row of the file, on average."""
-    kind = file.suffix.lower()
-    if kind == ".parquet":
+    if file.suffix.lower() == ".parquet":
         groups = row_groups(file)
         sizes = [{chunk.path: chunk.total_uncompressed_size for chunk in group.chunks} for group in groups]
         return sum(each[column] for each in sizes for column in columns) / sum(group.num_rows for group in groups)
-    if kind not in (".csv", ".tsv", ".jsonl") or file.stat().st_size > LARGEST_COUNTED:
-        return None
-    with open(file, encoding="utf-8-sig", newline="") as text:
-        first = [*islice(_rows(text, kind), MEASURED_ROWS)]
+    first = _first_rows(file)
     return sum(len(_cell(row, column).encode()) for row in first for column in columns) / len(first)
+
+
+def _first_rows(file: Path) -> list[Mapping[str, Any]]:
+    """Some rows of a text file that is not too large. Raises an error of UNREADABLE for any other."""
+    kind = file.suffix.lower()
+    if kind not in (".csv", ".tsv", ".jsonl") or file.stat().st_size > LARGEST_COUNTED:
+        raise ValueError(f"{file} is not measured")
+    with open(file, encoding="utf-8-sig", newline="") as text:
+        return [*islice(_rows(text, kind), MEASURED_ROWS)]
 
 
 def _rows(text: TextIO, kind: str) -> Iterator[Mapping[str, Any]]:
@@ -135,11 +164,9 @@ def _rows(text: TextIO, kind: str) -> Iterator[Mapping[str, Any]]:
     return (dict(zip(names, row, strict=True)) for row in rows)
 
 
-def _cell(row: Mapping[str, Any], column: str) -> str:
-    """A text, or the one that a path such as `translation.en` leads to. Raises LookupError or TypeError."""
+def _cell(row: Mapping[str, Any], column: str) -> Any:
+    """What a row has in a column, or where a path such as `translation.en` leads to. Raises LookupError or TypeError."""
     cell: Any = row
     for key in [column] if column in row else column.split("."):
         cell = cell[key]
-    if not isinstance(cell, str):
-        raise TypeError(f"{column} is no text")
     return cell

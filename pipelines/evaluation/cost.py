@@ -11,6 +11,7 @@ from pipelines.architectures.arithmetic import WORD_HEADS
 from pipelines.core.costs import BYTES_PER_TOKEN, ModelSize, Planning, StagePlan
 from pipelines.core.errors import FineryError
 from pipelines.core.interfaces import Head
+from pipelines.core.registry import TASK_KINDS
 from pipelines.data.row_counts import text_bytes
 from pipelines.tasks.known import head_without_rows, mean_tokens, task_rows
 
@@ -62,9 +63,8 @@ def _benchmark(
     task: Any = choice.open_task()  # or its wrapper that asks it as text
     model = planning.model
     head = head_without_rows(task, notes)
-    trained = next((each for each in planning.recipe.stages if each.id == choice.model), None)
-    length = stage.max_length or getattr(trained, "max_length", None) or DEFAULT_LENGTH
-    most_target = getattr(trained, "max_target_length", None) or length
+    length = stage.max_length or choice.trained_length(planning.recipe) or DEFAULT_LENGTH
+    most_target = choice.trained_target_length(planning.recipe) or length
     written = head.kind in WORD_HEADS
     tokens = flops = 0
     for split in task.evaluation_splits.values():
@@ -77,7 +77,8 @@ def _benchmark(
             return None
         if model is None:
             return None
-        rows *= 2 if head.kind == "reward" else 1  # both answers of a pair
+        # both answers of a pair, or the options of a question
+        rows *= 2 if head.kind == "reward" else TASK_KINDS.load(task.kind).sequences(task) or 1
         each = model.forward(head, read, target, target if written else 0)
         if written:  # every beam, and every pass of mask-predict over each length, is a target of its own
             each += (_targets(model, stage.generation, head) - 1) * (each - model.forward(head, read, 1, 1))

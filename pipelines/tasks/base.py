@@ -403,7 +403,7 @@ class TaskKind(Block):
     finds_labels: ClassVar[bool] = False
     """Whether class names are found in the training rows where a task does not give them."""
     uncounted: ClassVar[str | None] = None
-    """What an estimate of cost leaves out, where a row is more than one sequence."""
+    """What an estimate of cost leaves out, where how many sequences a row is cannot be told."""
     stage_keys: ClassVar[tuple[str, ...]] = ()
     """Keys that a stage may give beside such a task, and beside no task of another kind."""
     evaluation_keys: ClassVar[tuple[str, ...]] = ()
@@ -442,6 +442,11 @@ class TaskKind(Block):
     def answers_with(cls, outputs: int) -> bool:
         """Whether a model with the kind's head and so many outputs answers such tasks."""
         return True
+
+    @classmethod
+    def sequences(cls, task: LabelledTask) -> int | None:
+        """How many sequences of tokens a row is, as far as that can be told without reading it."""
+        return 1 if cls.uncounted is None else None
 
     @classmethod
     def writes(cls) -> bool:

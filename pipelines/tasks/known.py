@@ -76,7 +76,7 @@ def reference_rows(reference: PreferenceReference) -> int | None:
 def head_without_rows(task: LabelledTask, notes: list[str]) -> Head:
     """The head without reading data: two classes where their names are still in it. Notes say what is not counted."""
     kind: type[TaskKind] = TASK_KINDS.load(task.kind)
-    if kind.uncounted is not None:
+    if kind.uncounted is not None and kind.sequences(task) is None:
         notes.append(kind.uncounted)
     if task.labels or not kind.finds_labels:
         return task.head

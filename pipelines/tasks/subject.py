@@ -166,7 +166,9 @@ class Subject(Block):
         alone = self.auxiliary_lm is None
         mean = None if self.as_text else mean_tokens(task, "train")
         notes.append(self._lengths_told(task, mean))
-        return head, Example(length, target, predicted, whole=not alone, frozen_once=alone, mean=mean), rows
+        sequences = 1 if self.as_text else self.learnt_as().sequences(task) or 1
+        example = Example(length, target, predicted, sequences, whole=not alone, frozen_once=alone, mean=mean)
+        return head, example, rows
 
     def _lengths_told(self, task: LabelledTask, mean: tuple[int, int] | None) -> str:
         if mean is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipelines.core.interfaces import Head, Rows
-from pipelines.tasks.base import LabelledTask
+from pipelines.tasks.base import LabelledTask, SplitLocation
 
 STEP = 0.2
 """Numbers are rounded to multiples of this before they are written."""
@@ -54,6 +54,11 @@ class AsText:
     def label(self) -> str:
         """The task's own."""
         return self.task.label
+
+    @property
+    def places(self) -> Mapping[str, SplitLocation]:
+        """The task's own."""
+        return self.task.places
 
     @property
     def evaluation_splits(self) -> Mapping[str, str]:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
+from pipelines.core.errors import DataError
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.data.references import DataPath
+from pipelines.data.row_counts import list_length
 from pipelines.tasks.base import (
     Column,
     LabelledTask,
@@ -242,6 +244,18 @@ class MultipleChoice(TaskKind):
             self.first,
             inline_places(self.train, self.validation, self.test, self.name),
         )
+
+    @classmethod
+    def sequences(cls, task: LabelledTask) -> int | None:
+        assert isinstance(task, ChoiceTask)
+        if len(task.option_columns) > 1:
+            return len(task.option_columns)
+        split = next(iter(task.places))
+        try:
+            source, inner = task.places[split].open(split)
+        except DataError:
+            return None
+        return list_length(source, inner, task.option_columns[0])
 
     @classmethod
     def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:

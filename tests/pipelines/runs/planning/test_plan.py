@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from pipelines.core.interfaces import Head
 from pipelines.core.load import loads
@@ -833,3 +835,49 @@ def test_sources_and_targets_have_mean_lengths_of_their_own(folder):
     each = shape.forward(Head("seq2seq_lm"), 10, 6, 6)
     assert (trained.target_length, trained.tokens, trained.flops) == (32, ROWS * 16, 3 * ROWS * each)
     assert evaluated.flops == ROWS * each
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_question_is_as_many_sequences_as_it_has_options(folder, kind):
+    rows = [{"question": "q" * 40, "options": ["a", "b", "c"], "answer": "A"} for _ in range(ROWS)]
+    options = "options"
+    if kind == "csv":
+        options = "[a, b, c]"
+        (folder / "asked.csv").write_text("question,a,b,c,answer\n" + "which,one,two,three,A\n" * ROWS)
+    elif kind == "jsonl":
+        (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        parquet.write_table(pa.Table.from_pylist(rows), folder / "asked.parquet", row_group_size=20)
+    file = f"asked.{kind}"
+    task = f"{{kind: multiple_choice, options: {options}, train: {file}, validation: {file}}}"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")]
+    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate}\n"
+    trained, evaluated = planned(folder, text=text).stages
+    shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
+    each = shape.forward(Head("multiple_choice"), 32, 32, 0)
+    assert (trained.tokens, trained.flops) == (ROWS * 3 * 32, ROWS * 3 * 3 * each)
+    assert (evaluated.tokens, evaluated.flops) == (ROWS * 3 * 32, ROWS * 3 * each)
+    assert not any("takes as many as it has options" in note for note in (*trained.notes, *evaluated.notes))
+
+
+def test_options_that_differ_in_number_are_told_as_not_counted(folder):
+    rows = [{"question": "q", "options": ["a"] * (2 + n % 2), "answer": "A"} for n in range(ROWS)]
+    (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")]
+    text += "  - {stage: supervised, task: {kind: multiple_choice, train: asked.jsonl}, max_length: 32}\n"
+    (trained,) = planned(folder, text=text).stages
+    assert any("takes as many as it has options" in note for note in trained.notes)
+
+
+def test_answers_that_are_written_are_counted_in_evaluation(folder):
+    task = "{kind: classification, columns: [text], label: label, train: rows.csv, validation: rows.csv}"
+    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
+        "bert-tiny, position: sinusoidal, norm_position: pre", "t5-tiny"
+    )
+    text += f"  - {{stage: multi_task, id: both, form: text_to_text, tasks: [{{id: one, task: {task}, max_length: 32}}, {{id: two, task: {task}, max_length: 32}}], arguments: {{num_train_epochs: 1}}}}\n"
+    text += "  - {stage: evaluate, generation: {num_beams: 1}}\n"
+    evaluated = planned(folder, text=text).stages[1]
+    assert evaluated.tokens == 2 * ROWS * (32 + 1)  # a class of one letter
+    assert evaluated.flops > 0
+    assert not any("cannot be built" in note for note in evaluated.notes)
