@@ -46,7 +46,10 @@ class StudyPlan:
     rows: tuple[RowPlan, ...]
     seconds: float | None
     """Of all cells; None when a stage is unknown. Processes take some seconds more each to start."""
+    known_seconds: float
+    """Of their stages whose time is known."""
     search_seconds: float | None
+    known_search_seconds: float
 
     def to_json(self) -> JSONObject:
         """As plain data."""
@@ -58,7 +61,9 @@ class StudyPlan:
             "trials": self.trials,
             "refused": [{"cell": cell, "message": why} for cell, why in self.refused],
             "seconds": self.seconds,
+            "known_seconds": self.known_seconds,
             "search_seconds": self.search_seconds,
+            "known_search_seconds": self.known_search_seconds,
             "rows": [
                 {
                     "labels": dict(row.labels),
@@ -97,13 +102,16 @@ class StudyPlan:
             text.append(f"  {named(row.labels) or 'all'}: {', '.join(parts)}")
         text += [f"  refused: {cell}: {why}" for cell, why in self.refused]
         if self.trials:
-            text += ["", f"search about {seconds(self.search_seconds) or 'unknown'}"]
-        return [
-            *text,
-            *([] if self.trials else [""]),
-            "cells "
-            + ("unknown" if self.seconds is None else f"about {seconds(self.seconds)}, shared stages counted once"),
-        ]
+            text += ["", f"search {_about(self.search_seconds, self.known_search_seconds)}"]
+        cells = f"cells {_about(self.seconds, self.known_seconds)}, shared stages counted once"
+        return [*text, *([] if self.trials else [""]), cells]
+
+
+def _about(whole: float | None, known: float) -> str:
+    """How long something takes of which `known` seconds are known."""
+    if whole is None:
+        return f"about {seconds(known)} without the stages whose time is not known" if known else "of unknown time"
+    return f"about {seconds(known)}"
 
 
 def plan_study(
@@ -161,7 +169,9 @@ def plan_study(
         trials,
         tuple(planned),
         total.seconds,
+        total.known,
         searched.seconds if search else None,
+        searched.known,
     )
 
 
@@ -182,6 +192,8 @@ class _Sum:
 
     def __init__(self) -> None:
         self.seconds: float | None = 0.0
+        self.known = 0.0
+        """Of those whose time is known."""
 
     def add(self, recipe: Recipe, costs: Plan, done: set[str]) -> None:
         for stage, each in zip(recipe.stages, costs.stages, strict=True):
@@ -190,6 +202,7 @@ class _Sum:
                 continue
             done.add(fingerprint)
             self.seconds = None if self.seconds is None or each.seconds is None else self.seconds + each.seconds
+            self.known += each.seconds or 0.0
 
 
 def same_work(recipe: Recipe, stage: Stage) -> str:

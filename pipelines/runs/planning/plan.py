@@ -72,8 +72,17 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """The sum over the stages that cost time; None when one of them is unknown."""
-        each_stage = [stage.seconds for stage in self.stages if stage.stage != "publish"]
-        return None if None in each_stage else sum(second for second in each_stage if second is not None)
+        return self.known_seconds if not self.untimed else None
+
+    @property
+    def known_seconds(self) -> float:
+        """The sum over the stages whose time is known."""
+        return sum(stage.seconds for stage in self.stages if stage.seconds is not None)
+
+    @property
+    def untimed(self) -> list[str]:
+        """Ids of the stages that cost time, and how much is not known."""
+        return [stage.id for stage in self.stages if stage.stage != "publish" and stage.seconds is None]
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -87,6 +96,7 @@ class Plan:
             "flops_per_second": self.flops_per_second,
             "rate": self.rate,
             "seconds": self.seconds,
+            "known_seconds": self.known_seconds,
             "growth": self.growth,
             "beside": self.beside,
             "stages": [stage.to_json() for stage in self.stages],
@@ -105,8 +115,9 @@ class Plan:
             text += ["", *_growth_lines(self.growth)]
         for stage in self.stages:
             text += ["", *_stage_lines(stage)]
-        total = "unknown, see the notes" if self.seconds is None else f"about {duration_text(self.seconds)}"
-        return [*text, "", f"in all {total}"]
+        total = f"about {duration_text(self.known_seconds)}" if self.known_seconds else "unknown"
+        without = f" without {', '.join(self.untimed)}" if self.known_seconds else ""
+        return [*text, "", f"in all {total}" + (f"{without}, see the notes" if self.untimed else "")]
 
 
 def plan(recipe: Recipe, flops_per_second: float | None = None, device: hardware.Device | None = None) -> Plan:

@@ -39,6 +39,17 @@ def test_a_shared_stage_is_counted_once(study):
     assert whole.rows[1].trained.trainable_parameters == costs["lora"][1].trainable_parameters
 
 
+def test_time_that_is_not_known_leaves_the_rest(study):
+    whole = plan_study(study(RECIPE), 1e12)
+    partly = plan_study(study(RECIPE.replace("arguments: {max_steps: 10}", "arguments: {num_train_epochs: 1}")), 1e12)
+    pretraining = plan(study(RECIPE).cells[0].recipe, 1e12).stages[0].seconds
+    assert (whole.known_seconds, whole.known_search_seconds) == (whole.seconds, 0)
+    assert partly.seconds is None
+    assert partly.known_seconds == partly.to_json()["known_seconds"] == pytest.approx(pretraining)
+    assert "without the stages whose time is not known" in partly.lines()[-1]
+    assert "without" not in whole.lines()[-1]
+
+
 def test_a_top_level_seed_repeats_everything(study):
     found = study(RECIPE.replace("stages.docs.seed", "seed"))
     stages = plan(found.cells[0].recipe, 1e12).stages

@@ -297,7 +297,11 @@ def test_what_cannot_be_known_is_said_and_not_made_up(folder):
     assert any("max_steps" in note for note in pretrain.notes)
     assert pretrain.memory is not None
     assert pretrain.parameters["total"] > 0
-    assert found.lines()[-1] == "in all unknown, see the notes"
+    rest = found.stages[1].seconds + found.stages[2].seconds
+    assert found.known_seconds == found.to_json()["known_seconds"] == pytest.approx(rest)
+    assert found.lines()[-1] == f"in all about {planning.duration_text(rest)} without pretrain, see the notes"
+    alone = planned(folder, text=text[: text.index("  - stage: supervised")])
+    assert alone.lines()[-1] == "in all unknown, see the notes"
 
 
 def test_class_names_that_are_still_in_the_data_are_not_looked_for(folder):
