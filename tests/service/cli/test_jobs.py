@@ -172,6 +172,21 @@ def test_events_are_one_json_object_a_line(finery, served, job):
     assert events[-1]["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_who_stops_looking_gets_no_words_among_json(finery, served, job, monkeypatch, options):
+    def stream(connection, path):
+        yield {"id": 1, "event": "state", "state": "running"}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.client.Connection.stream", stream)
+    code, out, err = finery("logs", "-f", job["id"], *options)
+    words = f"No longer looking; the job goes on. finery cancel {job['id']} stops it."
+    assert code == EXIT_STOPPED
+    assert words in err
+    if options:
+        assert [json.loads(line)["id"] for line in out.splitlines()] == [1]
+
+
 def test_the_log_of_a_job_that_never_ran_is_empty(finery, job):
     assert finery("logs", job["id"])[:2] == (EXIT_DONE, "")
 
