@@ -244,7 +244,7 @@ class Workers:
         def order(run: WaitingRun) -> tuple[int, int]:
             if run.begins_with and run.begins_with in made | making:
                 return 1 if run.begins_with in made else 2, 0
-            return 0, -alike[run.begins_with]
+            return 0, 1 - max(1, alike[run.begins_with])
 
         able = [run for run in waiting if impatient or not is_locked(run.folder / ".lock")]
         return (min(able, key=order) if len(self.slots) > 1 else able[0]) if able else None

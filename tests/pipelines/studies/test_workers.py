@@ -138,7 +138,7 @@ def test_the_training_that_most_others_wait_for_is_begun_first(runs):
             workers.running[0].process.terminate()
 
     list(workers.do(began, started=started))
-    assert names == ["2", "1", "0", "3", "4"]
+    assert names == ["2", "0", "1", "3", "4"]
 
 
 def test_runs_may_be_added_while_others_are_on_their_way(runs):
