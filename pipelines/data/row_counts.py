@@ -27,8 +27,16 @@ LARGEST_COUNTED = 32 << 20
 MEASURED_ROWS = 200
 """Of a text file, the first ones."""
 UNREADABLE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError, RecursionError, csv.Error, DataError,
-)  # fmt: skip
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ZeroDivisionError,
+    RecursionError,
+    csv.Error,
+    DataError,
+)
 """What is raised over a file that is not what it should be, of which the stage itself says what is wrong."""
 
 
@@ -73,8 +81,8 @@ def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:
 def mean_text_bytes(source: DataSource, split: str, columns: Sequence[str]) -> float | None:
     """About the bytes that the texts of these columns have in a row of a split, by its largest file.
 
-    Of a Parquet file whose texts repeat, such as passages with many questions each, it is too little: a chunk holds each
-    of them once.
+    Of a Parquet file whose texts repeat, such as passages with many questions each, it is too little: a chunk holds
+    each of them once.
     """
     files: list[Path] = getattr(source, "files", {}).get(split) or []
     try:
@@ -165,7 +173,7 @@ def _rows(text: TextIO, kind: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _cell(row: Mapping[str, Any], column: str) -> Any:
-    """What a row has in a column, or where a path such as `translation.en` leads to. Raises LookupError or TypeError."""
+    """What stands in a column, or where a path such as `translation.en` leads. Raises LookupError or TypeError."""
     cell: Any = row
     for key in [column] if column in row else column.split("."):
         cell = cell[key]

@@ -10,7 +10,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import TASK_KINDS
 from pipelines.data.row_counts import mean_text_bytes, source_rows
-from pipelines.data.sources import find
+from pipelines.data.sources import DataSource, find
 from pipelines.tasks.base import HELD_OUT, held_out_rows
 
 if TYPE_CHECKING:
@@ -38,13 +38,10 @@ def mean_tokens(task: LabelledTask, split: str) -> tuple[int, int] | None:
     kind: type[TaskKind] = TASK_KINDS.load(task.kind)
     if not (kind.labels_texts or kind.head_kind == "seq2seq_lm"):
         return None
-    stored = split if split in task.places else "train"
-    try:
-        source, inner = task.places[stored].open(stored)
-    except (DataError, KeyError):
+    if (found := stored(task, split if split in task.places else "train")) is None:
         return None
-    texts = mean_text_bytes(source, inner, task.columns)
-    target = texts if kind.labels_texts else mean_text_bytes(source, inner, (task.label,))
+    texts = mean_text_bytes(*found, task.columns)
+    target = texts if kind.labels_texts else mean_text_bytes(*found, (task.label,))
     if texts is None or target is None:
         return None
     return max(1, round(texts / BYTES_PER_TOKEN)), max(1, round(target / BYTES_PER_TOKEN))
@@ -57,8 +54,16 @@ def whole_rows(task: LabelledTask) -> int | None:
 
 def _stored_rows(task: LabelledTask, split: str) -> int | None:
     try:
-        source, inner = task.places[split].open(split)
-        return source_rows(source, inner)
+        found = stored(task, split)
+        return None if found is None else source_rows(*found)
+    except DataError:
+        return None
+
+
+def stored(task: LabelledTask, split: str) -> tuple[DataSource, str] | None:
+    """(the source that holds a split, the split's name there); None where it is not found."""
+    try:
+        return task.places[split].open(split)
     except (DataError, KeyError):
         return None
 

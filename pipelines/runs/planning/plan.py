@@ -33,8 +33,8 @@ DEFAULT_BATCH = 8
 DEFAULT_EPOCHS = 3.0
 """TrainingArguments' own defaults."""
 PADDED = 2.0
-"""How many times longer than the mean a batch of texts in random order is: 1.5 to 3.4 for 32 rows of GLUE's tasks, TREC,
-IMDb and AG News."""
+"""How many times longer than the mean a batch of texts in random order is: 1.5 to 3.4 for 32 rows of GLUE's tasks,
+TREC, IMDb and AG News."""
 STEP_SECONDS = 0.01
 """What a step costs beside its operations: Python, the optimizer, short kernels. Assumed."""
 KEPT = (

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pipelines.core.config import ConfigIssue, ConfigIssues, show
-from pipelines.core.errors import DataError
 from pipelines.core.files import JSONObject
 from pipelines.core.interfaces import FirstRecipe, Head, HeadKind, Rows
 from pipelines.data.references import DataPath
@@ -32,6 +31,7 @@ from pipelines.tasks.base import (
     inline_places,
     is_missing,
 )
+from pipelines.tasks.known import stored
 from pipelines.tasks.subject import no_auxiliary_lm
 
 if TYPE_CHECKING:
@@ -250,12 +250,8 @@ class MultipleChoice(TaskKind):
         assert isinstance(task, ChoiceTask)
         if len(task.option_columns) > 1:
             return len(task.option_columns)
-        split = next(iter(task.places))
-        try:
-            source, inner = task.places[split].open(split)
-        except DataError:
-            return None
-        return list_length(source, inner, task.option_columns[0])
+        found = stored(task, next(iter(task.places)))
+        return None if found is None else list_length(*found, task.option_columns[0])
 
     @classmethod
     def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:

@@ -131,16 +131,15 @@ def test_the_mean_length_of_pairs_in_a_users_own_file(tmp_path, kind):
     file = pairs_in(tmp_path, kind)
     task = dataclasses.replace(task_of(file), columns=("first", "second"))
     read, again = mean_tokens(task, "train")
-    assert (
-        read == again == pytest.approx(91.5 / 4, abs=3)
-    )  # a chunk of Parquet has four bytes more a text, and a header
+    # a chunk of Parquet has four bytes more a text, and a header
+    assert read == again == pytest.approx(91.5 / 4, abs=3)
     assert mean_tokens(dataclasses.replace(task, columns=("first",)), "validation")[0] == pytest.approx(30.5 / 4, abs=2)
     assert mean_tokens(dataclasses.replace(task, columns=("absent",)), "train") is None
     assert mean_tokens(dataclasses.replace(task, kind="qa"), "train") is None
 
 
 def test_targets_that_are_texts_have_a_length_of_their_own(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"translation": {"en": "a" * 40, "de": "b" * 24}}) * 1 + "\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"translation": {"en": "a" * 40, "de": "b" * 24}}) + "\n")
     task = dataclasses.replace(
         task_of(tmp_path / "rows.jsonl"), kind="seq2seq", columns=("translation.en",), label="translation.de"
     )

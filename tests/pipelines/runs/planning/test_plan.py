@@ -450,14 +450,21 @@ def test_held_out_text_is_read_once(folder):
     assert overlapping.tokens == -(-((folder / "text.txt").stat().st_size / 4) // 64) * 128
 
 
-def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
-    (folder / "pairs.csv").write_text("en,de\n" + f"a dog{LONG},ein Hund{LONG}\n" * ROWS)
+def rewriting(more: str = "", beams: int = 1) -> str:
+    """A recipe that learns to rewrite `pairs.csv`, for an epoch, and evaluates it."""
     task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
     text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
         "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
     )
-    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, max_target_length: 20, arguments: {{num_train_epochs: 1}}}}\n"
-    text += "  - {stage: evaluate, generation: {num_beams: 3}}\n"
+    text += (
+        f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32{more}, arguments: {{num_train_epochs: 1}}}}\n"
+    )
+    return text + f"  - {{stage: evaluate, generation: {{num_beams: {beams}}}}}\n"
+
+
+def test_a_task_of_rewriting_counts_sources_targets_and_beams(folder):
+    (folder / "pairs.csv").write_text("en,de\n" + f"a dog{LONG},ein Hund{LONG}\n" * ROWS)
+    text = rewriting(", max_target_length: 20", beams=3)
     trained, evaluated = planned(folder, text=text).stages
     assert (trained.sequence_length, trained.target_length, trained.tokens) == (32, 20, ROWS * 52)
     shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
@@ -828,12 +835,7 @@ def test_short_texts_are_counted_by_their_mean_length_and_memory_by_the_longest(
 
 def test_sources_and_targets_have_mean_lengths_of_their_own(folder):
     (folder / "pairs.csv").write_text("en,de\n" + f"{'a' * 40},{'b' * 24}\n" * ROWS)
-    task = "{kind: seq2seq, source: en, target: de, train: pairs.csv, validation: pairs.csv}"
-    text = RECIPE[: RECIPE.index("  - stage: pretrain")].replace(
-        "bert-tiny, position: sinusoidal, norm_position: pre", "transformer-tiny"
-    )
-    text += f"  - {{stage: supervised, id: mine, task: {task}, max_length: 32, arguments: {{num_train_epochs: 1}}}}\n"
-    text += "  - {stage: evaluate, generation: {num_beams: 1}}\n"
+    text = rewriting(beams=1)
     trained, evaluated = planned(folder, text=text).stages
     shape = planning.Planner(loads(text, folder=folder), CPU, 1, "single", "no", 1e9).model
     each = shape.forward(Head("seq2seq_lm"), 10, 6, 6)
