@@ -255,7 +255,7 @@ def test_processes_that_end_while_they_are_counted_count_once(monkeypatch):
         if parts and pid not in parts:
             before = list(parts)[-1]
             os.kill(before, signal.SIGKILL)
-            until(lambda: not process_tree._anonymous(before))
+            until(lambda: not process_tree.start_time(before))  # its pages go after its own count of them
         part = proportional(pid)
         parts.setdefault(pid, part)
         return part
