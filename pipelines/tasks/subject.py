@@ -87,8 +87,9 @@ class Subject(Block):
     """For tasks of the kind `classification`: `balanced`, or a number a class; scaled to a mean of 1 over the
     training rows."""
     pooling: Pooling | None = None
-    """For tasks of the kinds `classification` and `regression`: what an encoder's head reads of a text, its `first`
-    token or the `mean` of its tokens. Default: as the model's own class does, the first token of a BERT."""
+    """For tasks of the kinds `classification`, `regression` and `multiple_choice`: what an encoder's head reads of a
+    text, its `first` token or the `mean` of its tokens. Default: as the model's own class does, the first token of a
+    BERT."""
     chat_template: TemplateName | None = None
     """For tasks of the kind `causal`: `alpaca`, `chatml`, `simple`, `zephyr`, or a Jinja file, saved with the
     tokenizer. Default: the tokenizer's own, else `simple`."""

@@ -185,6 +185,7 @@ class MultipleChoice(TaskKind):
     head_kind: ClassVar[HeadKind] = "multiple_choice"
     prompt_form: ClassVar[PromptForm | None] = "choices"
     takes_input_format: ClassVar[bool] = True
+    stage_keys: ClassVar[tuple[str, ...]] = ("pooling",)
     outputs: ClassVar[str | None] = "one of several options"
     column_counts: ClassVar[tuple[int, ...]] = ()
     uncounted: ClassVar[str | None] = "a question is counted as one sequence, but takes as many as it has options"

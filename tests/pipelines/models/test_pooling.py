@@ -20,6 +20,7 @@ from tests import tiny
 MEAN = Head("sequence_classification", ("no", "yes", "maybe"), pooling="mean")
 FIRST = Head("sequence_classification", MEAN.labels, pooling="first")
 PLAIN = Head("sequence_classification", MEAN.labels)
+CHOICE = Head("multiple_choice", pooling="mean")
 SIZES = {
     "vocab_size": 1000,
     "hidden_size": 24,
@@ -67,6 +68,21 @@ def test_a_moved_body_computes_what_transformers_computes(tmp_path, model_type):
     again = open_folder(tmp_path / "ours", PLAIN, seed=9, trained_head=True).eval()
     with torch.no_grad():
         assert torch.equal(again(IDS, attention_mask=MASK).logits, model(IDS, attention_mask=MASK).logits)
+
+
+@pytest.mark.parametrize("model_type", [*MOVED, "finery", "modernbert"])
+def test_each_option_is_judged_by_its_mean(tmp_path, model_type):
+    special = {} if model_type == "finery" else {"bos_token_id": 2, "eos_token_id": 3}
+    config = MOVED.get(model_type) or transformers.AutoConfig.for_model(model_type, **SIZES, **special)
+    model = open_folder(saved(config, tmp_path), CHOICE, seed=3).eval()
+    options = {"input_ids": IDS[None], "attention_mask": MASK[None]}
+    with torch.no_grad():
+        text = mean_of(model.base_model(IDS, attention_mask=MASK).last_hidden_state)
+        expected = model.classifier(model.head(text) if model_type == "modernbert" else text).view(1, 2)
+        torch.testing.assert_close(model(**options).logits, expected)
+        for _ in range(2):  # the first time it is tried whether places may be left out, then it is known
+            with text_alone(model, options):
+                torch.testing.assert_close(model(**options).logits, expected)
 
 
 def test_the_new_head_follows_the_seed(tmp_path):

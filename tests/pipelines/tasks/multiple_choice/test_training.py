@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.tasks.multiple_choice.task import ChoiceRows
+from pipelines.core.interfaces import Head
+from pipelines.core.load import loads
+from pipelines.tasks.multiple_choice.task import ChoiceRows, MultipleChoice
 from pipelines.tasks.multiple_choice.training import collate_choices, encode_choices
 from tests import tiny
 
@@ -45,3 +47,13 @@ def test_the_context_is_cut_and_not_the_option():
 def test_chosen_questions_keep_their_options():
     examples = encode_choices(tiny.tokenizer(), ROWS, 32).select([1])
     assert (len(examples), examples.labels, examples.index) == (1, [0], [7])
+
+
+def test_the_head_reads_what_the_stage_says():
+    recipe = """\
+name: choice
+model: {architecture: {preset: bert-tiny}}
+stages: [{stage: supervised, task: race/middle, pooling: mean}]
+"""
+    stage = loads(recipe).stages[0]
+    assert MultipleChoice.training_head(stage, stage.resolved(stage.id)) == Head("multiple_choice", pooling="mean")
