@@ -103,6 +103,8 @@ class StagePlan:
     """Tokens of a sequence in a batch, padding included, by which operations and time are counted where sequences vary
     in length. None: all are counted with `sequence_length`."""
     examples_per_step: int | None = None
+    sequences_per_example: int = 1
+    """More where an example has several answers: both of a preference, the options of a question."""
     examples_asked: int | None = None
     """`global_batch_size`, which processes without an example cannot share."""
     steps: int | None = None

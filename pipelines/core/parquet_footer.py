@@ -35,6 +35,12 @@ ENCODINGS = {
 MAGIC = b"PAR1"
 LARGEST = 1 << 28
 """Bytes of a footer."""
+DICTIONARY_PAGE = 2
+"""In `PageType`."""
+LENGTH = 4
+"""Bytes before each text of a dictionary, which say how long it is."""
+LARGEST_HEADER = 1024
+"""Bytes of a dictionary page's header and more: it holds seven numbers."""
 MOST_DEPTH = 32
 """Structures within each other; the format has eight."""
 
@@ -49,6 +55,8 @@ class Chunk:
     encodings: frozenset[str]
     num_values: int
     total_uncompressed_size: int
+    start: int
+    """Where its first page begins in the file."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,26 @@ def num_rows(file: Path) -> int:
         return int(_Compact(_footer(file)).structure(last=3)[3])
 
 
+def mean_length(file: Path, column: str) -> float:
+    """Bytes of a text of the column, or of an entry of its lists, on average.
+
+    Writers of Parquet begin the texts of a chunk with a dictionary of those that differ, as far as it does not get too
+    large: its header, which is read, says how many they are. Of other chunks it is the bytes of all texts, with what
+    the format puts between them. Raises OSError, DataError as `row_groups`, and LookupError where there is no such
+    column.
+    """
+    means: list[tuple[int, float]] = []
+    for group in row_groups(file):
+        chunk = next((each for each in group.chunks if f"{each.path}.".startswith(f"{column}.")), None)
+        if chunk is None:
+            raise LookupError(f"{file} has no column '{column}'")
+        with _readable(file):
+            count, size = _dictionary(file, chunk) or (chunk.num_values, chunk.total_uncompressed_size)
+        if count > 0 and size >= 0:
+            means.append((group.num_rows, size / count))
+    return sum(rows * mean for rows, mean in means) / sum(rows for rows, _ in means)
+
+
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
     try:
@@ -90,6 +118,18 @@ def _footer(file: Path) -> bytes:
         return content.read(length)
 
 
+def _dictionary(file: Path, chunk: Chunk) -> tuple[int, int] | None:
+    """(texts, bytes of them) in the dictionary that a chunk begins with; None where it begins with none."""
+    with open(file, "rb") as content:
+        content.seek(chunk.start)
+        begins = content.read(LARGEST_HEADER)
+    if _Compact(begins).structure(last=1).get(1) != DICTIONARY_PAGE:
+        return None
+    page = _Compact(begins).structure(last=7)
+    count = int(page[7][1])
+    return (count, int(page[2]) - LENGTH * count) if count > 0 else None
+
+
 def _row_group(group: dict[int, Any]) -> RowGroup:
     return RowGroup(int(group[3]), tuple(_chunk(each[3]) for each in group.get(1, [])))
 
@@ -97,7 +137,8 @@ def _row_group(group: dict[int, Any]) -> RowGroup:
 def _chunk(about: dict[int, Any]) -> Chunk:
     encodings = frozenset(ENCODINGS.get(each, "unknown") for each in about.get(2, []))
     path = ".".join(part.decode("utf-8", "replace") for part in about[3])
-    return Chunk(path, TYPES[about[1]], encodings, int(about[5]), int(about[6]))
+    start = min(int(about[place]) for place in (9, 11) if about.get(place))  # of data, of a dictionary before it
+    return Chunk(path, TYPES[about[1]], encodings, int(about[5]), int(about[6]), start)
 
 
 class _Compact:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pipelines.core.errors import DataError
-from pipelines.core.parquet_footer import num_rows, row_groups
+from pipelines.core.parquet_footer import mean_length, num_rows, row_groups
 from pipelines.data.sources import DataSource, find
 
 if TYPE_CHECKING:
@@ -79,11 +79,8 @@ def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:
 
 
 def mean_text_bytes(source: DataSource, split: str, columns: Sequence[str]) -> float | None:
-    """About the bytes that the texts of these columns have in a row of a split, by its largest file.
-
-    Of a Parquet file whose texts repeat, such as passages with many questions each, it is too little: a chunk holds
-    each of them once.
-    """
+    """About the bytes that the texts of these columns have in a row of a split, by its largest file; of a column of lists
+    those of one entry."""
     files: list[Path] = getattr(source, "files", {}).get(split) or []
     try:
         return _mean_bytes(max(files, key=lambda file: file.stat().st_size), columns)
@@ -148,11 +145,14 @@ def _table(text: TextIO, kind: str) -> Iterator[list[str]]:
 def _mean_bytes(file: Path, columns: Sequence[str]) -> float:
     """Bytes that the texts of these columns have in a row of the file, on average."""
     if file.suffix.lower() == ".parquet":
-        groups = row_groups(file)
-        sizes = [{chunk.path: chunk.total_uncompressed_size for chunk in group.chunks} for group in groups]
-        return sum(each[column] for each in sizes for column in columns) / sum(group.num_rows for group in groups)
+        return sum(mean_length(file, column) for column in columns)
     first = _first_rows(file)
-    return sum(len(_cell(row, column).encode()) for row in first for column in columns) / len(first)
+    return sum(_mean(_cell(row, column)) for row in first for column in columns) / len(first)
+
+
+def _mean(cell: Any) -> float:
+    """Bytes of a text, or of a text in a list."""
+    return sum(map(_mean, cell)) / len(cell) if isinstance(cell, list) else len(cell.encode())
 
 
 def _first_rows(file: Path) -> list[Mapping[str, Any]]:

@@ -449,6 +449,11 @@ class TaskKind(Block):
         return 1 if cls.uncounted is None else None
 
     @classmethod
+    def columns_of_a_sequence(cls, task: LabelledTask) -> tuple[str, ...]:
+        """The columns whose texts a sequence of tokens is made of; none where it holds more than texts of columns."""
+        return task.columns if cls.labels_texts or cls.head_kind in ("seq2seq_lm", "question_answering") else ()
+
+    @classmethod
     def writes(cls) -> bool:
         """Whether the answers are texts that a model writes."""
         return cls.head_kind in ("seq2seq_lm", "causal_lm")

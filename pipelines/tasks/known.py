@@ -32,16 +32,18 @@ def task_rows(task: LabelledTask, split: str) -> int | None:
 def mean_tokens(task: LabelledTask, split: str) -> tuple[int, int] | None:
     """(tokens of the text or the pair in a row, tokens of its target) on average, taking a token for four bytes.
 
-    Where the answer is no text, the target is the text again, which the decoder of an encoder-decoder reads. None where
-    a row is not one sequence of texts in columns, or the files do not say how long they are.
+    Of several sequences in a row it is one of them. Where the answer is no text, the target is the text again, which
+    the decoder of an encoder-decoder reads. None where a sequence is not made of texts in columns, or the files do not
+    say how long they are.
     """
     kind: type[TaskKind] = TASK_KINDS.load(task.kind)
-    if not (kind.labels_texts or kind.head_kind == "seq2seq_lm"):
+    columns = kind.columns_of_a_sequence(task)
+    if not columns:
         return None
     if (found := stored(task, split if split in task.places else "train")) is None:
         return None
-    texts = mean_text_bytes(*found, task.columns)
-    target = texts if kind.labels_texts else mean_text_bytes(*found, (task.label,))
+    texts = mean_text_bytes(*found, columns)
+    target = mean_text_bytes(*found, (task.label,)) if kind.writes() else texts
     if texts is None or target is None:
         return None
     return max(1, round(texts / BYTES_PER_TOKEN)), max(1, round(target / BYTES_PER_TOKEN))

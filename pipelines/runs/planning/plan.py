@@ -267,6 +267,7 @@ class Planner:
             stage.stage,
             sequence_length=example.length,
             examples_per_step=per_step,
+            sequences_per_example=example.sequences,
             examples_asked=arguments.get("global_batch_size"),
             steps=steps,
             notes=tuple(notes),
@@ -514,9 +515,10 @@ def _stage_lines(plan: StagePlan) -> list[str]:
     if plan.steps is not None:
         most = "" if plan.usual_length is None else "at most "
         target = "" if plan.target_length is None else f" and targets of {most}{plan.target_length}"
+        several = "" if plan.sequences_per_example == 1 else f" × {plan.sequences_per_example}"
         text.append(
-            f"  steps       {plan.steps:,} of {plan.examples_per_step} sequences of {most}{plan.sequence_length} "
-            f"tokens{target}"
+            f"  steps       {plan.steps:,} of {plan.examples_per_step}{several} sequences of "
+            f"{most}{plan.sequence_length} tokens{target}"
         )
     if plan.tokens is not None:
         text.append(f"  tokens      {plan.tokens:,}")

@@ -255,6 +255,12 @@ class MultipleChoice(TaskKind):
         return None if found is None else list_length(*found, task.option_columns[0])
 
     @classmethod
+    def columns_of_a_sequence(cls, task: LabelledTask) -> tuple[str, ...]:
+        """What all options share, and one of them."""
+        assert isinstance(task, ChoiceTask)
+        return (*(each for each in task.columns if each not in task.option_columns), task.option_columns[0])
+
+    @classmethod
     def recognise(cls, rows: Sequence[JSONObject], label: str | None = None) -> JSONObject | None:
         question, context = column_of(QUESTIONS, rows), column_of(CONTEXTS, rows)
         answer = label or column_of(ANSWERS, rows)

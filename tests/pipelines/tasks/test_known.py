@@ -9,13 +9,15 @@ import pytest
 from pyarrow import parquet
 
 from pipelines.core.costs import BYTES_PER_TOKEN
-from pipelines.core.parquet_footer import num_rows, row_groups
+from pipelines.core.parquet_footer import mean_length, num_rows, row_groups
 from pipelines.core.registry import TASKS
 from pipelines.data import row_counts
 from pipelines.data.references import DatasetReference
 from pipelines.data.row_counts import text_bytes
 from pipelines.tasks.base import LabelledTask, SplitLocation
+from pipelines.tasks.extractive_qa.task import ExtractiveQA
 from pipelines.tasks.known import mean_tokens, task_rows
+from pipelines.tasks.multiple_choice.task import MultipleChoice
 
 TEXTS = ["one", 'a "quoted" word', "two\nlines, and a comma", "", "last"]
 
@@ -135,7 +137,7 @@ def test_the_mean_length_of_pairs_in_a_users_own_file(tmp_path, kind):
     assert read == again == pytest.approx(91.5 / 4, abs=3)
     assert mean_tokens(dataclasses.replace(task, columns=("first",)), "validation")[0] == pytest.approx(30.5 / 4, abs=2)
     assert mean_tokens(dataclasses.replace(task, columns=("absent",)), "train") is None
-    assert mean_tokens(dataclasses.replace(task, kind="qa"), "train") is None
+    assert mean_tokens(dataclasses.replace(task, kind="token_classification"), "train") is None
 
 
 def test_targets_that_are_texts_have_a_length_of_their_own(tmp_path):
@@ -144,6 +146,48 @@ def test_targets_that_are_texts_have_a_length_of_their_own(tmp_path):
         task_of(tmp_path / "rows.jsonl"), kind="seq2seq", columns=("translation.en",), label="translation.de"
     )
     assert mean_tokens(task, "train") == (10, 6)
+
+
+PASSAGES = ["a" * 1000, "a passage " * 60, "b" * 100]
+QUESTIONS = [
+    {"passage": PASSAGES[n % 3], "question": f"{n:020}", "answer": 0, "options": ["c" * 10, "d" * 30, "e" * 20]}
+    for n in range(3000)
+]
+"""Passages of 566.7 bytes on average, with questions of 20 and options of 20 bytes."""
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("group", [300, 3000])
+def test_of_passages_with_many_questions_the_mean_is_that_of_the_passages(tmp_path, kind, group):
+    """A chunk of Parquet holds each of them once."""
+    file = tmp_path / f"rows{kind}"
+    if kind == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(QUESTIONS), file, row_group_size=group)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    columns = {"question": "question", "context": "passage", "train": str(file)}
+    asked = ExtractiveQA(kind="qa", answers="options", **columns).task("asked")
+    assert mean_tokens(asked, "train") == (pytest.approx((566.7 + 20) / 4, rel=0.01),) * 2
+    chosen = MultipleChoice(kind="multiple_choice", **columns).task("chosen")
+    assert mean_tokens(chosen, "train")[0] == pytest.approx((566.7 + 20 + 20) / 4, rel=0.01)
+
+
+def test_of_options_in_columns_one_is_measured(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("question,a,b,answer\n" + f"{'q' * 24},{'a' * 16},{'b' * 90},A\n" * 5)
+    options = {"question": "question", "options": ["a", "b"], "answer": "answer", "train": str(file)}
+    task = MultipleChoice(kind="multiple_choice", **options).task("chosen")
+    assert mean_tokens(task, "train") == (10, 10)
+
+
+@pytest.mark.parametrize("name", ["race/middle", "race/high", "squad"])
+def test_the_mean_length_of_passages_and_questions_is_that_of_what_is_read(mirror, name):
+    task = TASKS.load(name)
+    rows = task.rows("train")
+    read = [*map(len, map(str.encode, rows.texts)), *(len(text.encode()) for text in rows.pairs or ())]
+    options = [len(each.encode()) for row in getattr(rows, "options", ()) for each in row]
+    mean = sum(read) / len(rows) + (sum(options) / len(options) if options else 0)
+    assert mean_tokens(task, "train")[0] == pytest.approx(mean / BYTES_PER_TOKEN, rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["glue/sst2", "glue/mrpc", "glue/stsb", "trec/coarse", "multi30k/en-de"])
@@ -165,6 +209,17 @@ def test_what_a_broken_file_holds_is_unknown(tmp_path, kind, content):
     assert mean_tokens(task_of(file), "train") is None
     if kind == ".parquet":
         assert task_rows(task_of(file, validation=file), "train") is None
+
+
+@pytest.mark.parametrize("damage", [b"\xff" * 20, b"\x15\x04\x15\x10\x15\x10\x4c\x15\xc8\x01", b"\x15\x04" * 10])
+def test_of_a_dictionary_that_is_none_nothing_is_told(tmp_path, damage):
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"text": ["some words"] * 9}), file)
+    content = file.read_bytes()
+    start = row_groups(file)[0].chunks[0].start
+    assert mean_length(file, "text") == 10
+    file.write_bytes(content[:start] + damage + content[start + len(damage) :])
+    assert mean_tokens(dataclasses.replace(task_of(file), columns=("text",)), "train") is None
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1000])
