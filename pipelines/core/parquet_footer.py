@@ -56,7 +56,7 @@ class Chunk:
     num_values: int
     total_uncompressed_size: int
     start: int
-    """Where its first page begins in the file."""
+    """Where its first page begins in the file; 0 where the footer does not say it."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _row_group(group: dict[int, Any]) -> RowGroup:
 def _chunk(about: dict[int, Any]) -> Chunk:
     encodings = frozenset(ENCODINGS.get(each, "unknown") for each in about.get(2, []))
     path = ".".join(part.decode("utf-8", "replace") for part in about[3])
-    start = min(int(about[place]) for place in (9, 11) if about.get(place))  # of data, of a dictionary before it
-    return Chunk(path, TYPES[about[1]], encodings, int(about[5]), int(about[6]), start)
+    pages = (int(about[place]) for place in (9, 11) if about.get(place))  # of data, of a dictionary before it
+    return Chunk(path, TYPES[about[1]], encodings, int(about[5]), int(about[6]), min(pages, default=0))
 
 
 class _Compact:
