@@ -34,6 +34,10 @@ LOGITS_IN_CACHE = 2**22
 SCORES_OF_A_SOFTMAX = 2**20
 """Logits that a processor takes through the softmax together: they fit into its cache."""
 
+TENSOR_KEPT = 1 << 25
+"""Bytes of the largest tensor whose memory glibc keeps when it is freed (its greatest `M_MMAP_THRESHOLD`). Larger ones
+are asked of the system anew each time, which hands out page by page."""
+
 DENSEST = 0.75
 """The share of places that are read from which on the whole last layer runs: picking them out would cost more than it
 saves."""
@@ -50,6 +54,13 @@ def tokens_at_once(vocab: int, on_cpu: bool) -> int:
     """Tokens whose logits exist together in a loss over a vocabulary of so many words, where all are too many."""
     most = (LOGITS_AT_ONCE if on_cpu else LOGITS_AT_ONCE_ON_GPU) // vocab
     return max(1, min(most, max(TOKENS_AT_ONCE, LOGITS_IN_CACHE // vocab)) if on_cpu else most)
+
+
+def parts_on_cpu(rows: int, length: int, widest: int, heads: int, mixed: bool) -> int:
+    """In how many parts a processor computes a batch of `rows` sequences, so that none of its tensors exceeds
+    TENSOR_KEPT unless one sequence does: activations as wide as the `widest` layer, and the scores of all heads."""
+    sequence = length * max(widest, heads * length) * (FLOAT // 2 if mixed else FLOAT)
+    return max(1, -(-rows // max(1, TENSOR_KEPT // max(1, sequence))))
 
 
 def fused_pays(scores: int, precision: Precision, learning: bool) -> bool:

@@ -298,7 +298,8 @@ class TrainingArguments(Block):
     """Examples of one update, whatever the number of processes."""
     per_device_train_batch_size: Annotated[int | Literal["auto"], Accepts("int|=auto", at_least=1)] = 8
     """Examples that a process sees at once. `auto`, in pretrain and supervised stages, is the most that fits into
-    memory, by the plan of the stage, and halved where memory runs out all the same; it needs `global_batch_size`."""
+    memory, by the plan of the stage, and halved where memory runs out all the same; it needs `global_batch_size`. A
+    processor computes batches of long texts in parts, whatever their number."""
     per_device_eval_batch_size: Count = 8
     """Examples that a process is scored on at once."""
     gradient_accumulation_steps: Count = 1

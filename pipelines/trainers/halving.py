@@ -1,9 +1,12 @@
-"""Batches that are halved when memory runs out: `per_device_train_batch_size: auto`.
+"""Batches that are computed in parts: what is too large for a processor, or for the memory.
 
-A batch that does not fit is computed in two halves, in four quarters and so on, whose gradients add up to the same: the
-losses of a step are divided by the items of the whole step, so that neither the effective batch nor the order of
-examples changes. When memory runs out, gradients may be half written; they are cleared, and the batches of the step so
-far are computed again. What has been halved stays so, after a resume too.
+The gradients of the parts add up to the same: the losses of a step are divided by the items of the whole step, so that
+neither the effective batch nor the order of examples changes.
+
+On a processor a batch of long texts is divided so that none of its tensors exceeds `core.costs.TENSOR_KEPT`. With
+`per_device_train_batch_size: auto` one that does not fit is computed in two halves, in four quarters and so on. When
+memory runs out, gradients may be half written; they are cleared, and the batches of the step so far are computed again.
+What has been halved stays so, after a resume too.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pipelines.core.costs import parts_on_cpu
 from pipelines.core.errors import OutOfMemory, understood
+from pipelines.core.interfaces import IGNORED
 
 Batch = dict[str, Any]
 
@@ -48,13 +53,66 @@ def _slice(batch: Mapping[str, Any], start: int, end: int, rows: int) -> Batch:
     return {name: of(value) for name, value in batch.items()}
 
 
-class Halving:
-    """How many parts the batches of a stage are computed in, and the batches of the step that is being computed."""
+BY_PLACE = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+"""What a batch says of each place of its texts."""
 
-    def __init__(self) -> None:
+
+def trimmed(part: Batch) -> Batch:
+    """A part without the places behind its texts that are padding in all of them: others of its batch were longer.
+
+    It is left whole where it holds more of each place than is known here, but for labels that ask nothing there.
+    """
+    mask = part.get("attention_mask")
+    if not isinstance(mask, Tensor) or any(
+        isinstance(each, Tensor) and each.ndim > mask.ndim for each in part.values()
+    ):
+        return part
+    used = mask.reshape(-1, mask.shape[-1]).any(0).nonzero()
+    end = int(used[-1]) + 1 if len(used) else 1
+    along = {name: each for name, each in part.items() if isinstance(each, Tensor) and each.shape == mask.shape}
+    if any(name not in BY_PLACE and (each[..., end:] != IGNORED).any() for name, each in along.items()):
+        return part
+    return part | {name: each[..., :end] for name, each in along.items()}
+
+
+SEQUENCES = ("input_ids", "decoder_input_ids", "labels")
+"""What a batch calls its tokens (examples, length) or (examples, choices, length)."""
+
+
+def parts_by_size(model: nn.Module, mixed: bool) -> Callable[[Mapping[str, Any]], int]:
+    """How many parts a batch of a model with attention takes on a processor, `mixed` saying whether in 16 bits."""
+    heads = getattr(getattr(model, "config", None), "num_attention_heads", None) or 0
+    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    widest = max(
+        (max(weight.shape) for weight in model.parameters() if weight.ndim == 2 and id(weight) not in looked_up),
+        default=1,
+    )
+
+    def parts(batch: Mapping[str, Any]) -> int:
+        found = [batch[name] for name in SEQUENCES if isinstance(batch.get(name), Tensor) and batch[name].ndim > 1]
+        if not heads or not found:
+            return 1
+        length = max(each.shape[-1] for each in found)
+        rows = max(each.numel() // max(1, each.shape[-1]) for each in found)
+        return parts_on_cpu(rows, length, widest, heads, mixed)
+
+    return parts
+
+
+class Halving:
+    """How many parts the batches of a stage are computed in, and the batches of the step that is being computed.
+
+    `by_size` says how many parts a batch takes however much memory there is; `recovers` whether more are tried when
+    memory runs out.
+    """
+
+    def __init__(self, by_size: Callable[[Mapping[str, Any]], int] = lambda _: 1, recovers: bool = True) -> None:
+        self.by_size = by_size
+        self.recovers = recovers
         self.parts = 1
         self.computed = 1
-        """Parts of the batch that is being computed: fewer than `parts` where its rows do not make so many."""
+        """Parts of the batch that is being computed: more than `parts` where its size asks for them, fewer where its
+        rows do not make so many."""
         self.step: list[Mapping[str, Any]] = []
 
     def begin(self) -> None:
@@ -79,9 +137,11 @@ class Halving:
             try:
                 return [self._computed(each, compute) for each in again][-1]
             except (RuntimeError, MemoryError) as error:
-                if not isinstance(understood(error), OutOfMemory) or self.parts >= max(map(rows_of, self.step)):
+                if not self.recovers or not isinstance(understood(error), OutOfMemory):
                     raise
-            self.parts *= 2
+                if (parts := max(self.parts, self.computed)) >= max(map(rows_of, self.step)):
+                    raise
+            self.parts = 2 * parts
             clear()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -89,6 +149,8 @@ class Halving:
             again = list(self.step)
 
     def _computed(self, batch: Mapping[str, Any], compute: Callable[[Batch], Tensor]) -> Tensor:
-        parts = parts_of(batch, self.parts)
+        parts = parts_of(batch, max(self.parts, self.by_size(batch)))
         self.computed = len(parts)
-        return torch.stack([compute(part) for part in parts]).sum()
+        if len(parts) == 1:
+            return compute(parts[0])
+        return torch.stack([compute(trimmed(part)) for part in parts]).sum()

@@ -36,7 +36,7 @@ from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints, frozen_features, named_rows
 from pipelines.trainers.checkpoints import State
-from pipelines.trainers.halving import Halving
+from pipelines.trainers.halving import Halving, parts_by_size
 from pipelines.trainers.model_selection import Examples
 from pipelines.trainers.muon import MuonWithAdamW
 from pipelines.trainers.named_rows import RowsInUse
@@ -255,6 +255,7 @@ def fit(
         meter=meter,
         muon=given.optim == "muon",
         halves=given.per_device_train_batch_size == "auto" and context.world.size == 1,
+        divides=type(given) is TrainingArguments and trainer_of is None and context.world.size == 1,
         model=model,
         args=live,
         train_dataset=Draws(examples, marked) if trainer_of is None else examples,
@@ -306,6 +307,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         meter: Meter | None = None,
         muon: bool = False,
         halves: bool = False,
+        divides: bool = False,
         **keywords: Any,
     ) -> None:
         self.begin(context, tuner, patience, meter)
@@ -315,7 +317,11 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
         self.muon = muon
-        self.halving = Halving() if halves else None
+        by_size = divides and self.args.device.type == "cpu" and not self.args.torch_compile
+        if by_size:
+            self.halving: Halving | None = Halving(parts_by_size(self.model, self.args.bf16), recovers=halves)
+        else:
+            self.halving = Halving() if halves else None
         self.rows: RowsInUse | None = None
         self.same_steps = False
         self.graphs: StepGraphs | None = None
@@ -369,7 +375,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         if self.rows is not None:
             self.rows.decay = state["decay"]
         if self.halving is not None:
-            self.halving.parts = state["parts"]
+            self.halving.parts = state.get("parts", 1)
         if "loss" in state:
             self.loss.restore(state["loss"])
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core.costs import FLOAT, Communication, Example, Memory, StagePlan
+from pipelines.core.costs import FLOAT, Communication, Example, Memory, StagePlan, parts_on_cpu
 from pipelines.core.interfaces import Head, Profile
 from pipelines.core.network import measurement_for
 from pipelines.core.recipe import START, Recipe, Stage
@@ -323,8 +323,9 @@ class Planner:
         plan = self._with_communication(
             plan, self._sent(example, each, accumulated, everything, layered, learnt, layers), example.written
         )
+        divided = self._parts(stage, words, each * example.sequences, example)
         step = Step(
-            batch=each * example.sequences,
+            batch=math.ceil(each / divided) * example.sequences,
             length=example.length,
             target=example.target,
             predicted=example.predicted,
@@ -333,7 +334,7 @@ class Planner:
             compiled=bool(arguments.get("torch_compile")),
             dropout=example.dropout,
             recomputed=recomputed,
-            accumulated=accumulated,
+            accumulated=accumulated * divided,
             optimizer=arguments.get("optim", "adamw_torch_fused"),
             processes=self.processes,
             sharded=self.profile == "fsdp2",
@@ -385,6 +386,16 @@ class Planner:
         where it is compiled, where virtual tokens stand before a text, or where weights are divided untried."""
         hindered = arguments.get("torch_compile") or stage.tuner.positions or self.profile == "zero3"
         return not hindered and self.model is not None and self.model.cuts_last_layer(head)
+
+    def _parts(self, stage: Stage, words: Mapping[str, Any] | None, rows: int, example: Example) -> int:
+        """In how many parts such a batch of sequences is computed, as `trainers.halving` divides it."""
+        arguments = _arguments(stage)
+        divides = self.device.kind == "cpu" and self.processes == 1 and not arguments.get("torch_compile")
+        if words is None or not divides or stage.stage not in ("pretrain", "supervised"):
+            return 1
+        longest = max(example.length, example.target if words["family"] == "encoder-decoder" else 0)
+        widest = max(words["intermediate_size"], words["hidden_size"])
+        return parts_on_cpu(rows, longest, widest, words["num_attention_heads"], self.precision != "no")
 
     def _sent(
         self, example: Example, each: int, accumulated: int, weights: int, layered: int, learnt: int, layers: int

@@ -10,11 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core import costs
 from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context
 from pipelines.core.load import loads
 from pipelines.core.training_arguments import TrainingArguments
-from pipelines.trainers.halving import Halving, parts_of, rows_of
+from pipelines.trainers.halving import Halving, parts_by_size, parts_of, rows_of, trimmed
+from tests import tiny
 from tests.pipelines.trainers.test_trainer import classification_loss, examples, simple, weights
 
 AUTO = {"per_device_train_batch_size": "auto", "global_batch_size": 8, "max_steps": 4, "save_strategy": "no"}
@@ -68,6 +70,54 @@ def test_a_batch_without_memory_is_halved_and_the_updates_stay(
     assert after["train_loss"] == pytest.approx(metrics["train_loss"], abs=1e-6)
     warnings = [event["message"] for event in events(place) if event["event"] == "warning"]
     assert f"from now on {calls_of_step[-1]} examples are computed at once" in warnings[-1]
+
+
+LARGE = {"per_device_train_batch_size": 8, "max_steps": 4, "save_strategy": "no"}
+
+
+def test_what_is_large_for_a_processor_is_computed_in_parts(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+):
+    rows = examples("classification")
+    whole, metrics = simple(context("whole"), rows, arguments=LARGE)
+    seen: list[tuple[int, int]] = []
+
+    def loss(model: Any, inputs: Any) -> Any:
+        seen.append(tuple(inputs["input_ids"].shape))
+        return classification_loss(model, inputs)
+
+    kept = 3 * max(len(row["input_ids"]) for row in rows) * 48 * 4  # bytes of three of them in the widest layer
+    monkeypatch.setattr(costs, "TENSOR_KEPT", kept)
+    divided, after = simple(context("divided"), rows, loss=loss, arguments=LARGE)
+    assert sum(size for size, _ in seen) == 4 * 8
+    assert max(size for size, _ in seen) < 8
+    assert all(size * length * 48 * 4 <= kept for size, length in seen)
+    assert same(divided, whole)
+    assert after["train_loss"] == pytest.approx(metrics["train_loss"], abs=1e-6)
+    seen.clear()
+    short = short_of_memory([], {2})
+    with pytest.raises(RuntimeError, match="can't allocate memory"):  # which only `auto` recovers from
+        simple(context("short"), rows, loss=short, arguments=LARGE)
+    assert same(simple(context("auto"), rows, loss=short_of_memory([], {2}), arguments=AUTO)[0], whole)
+
+
+@given(st.integers(1, 300), st.integers(1, 700), st.integers(1, 4000), st.integers(0, 16), st.booleans())
+def test_no_tensor_of_a_part_is_larger_than_what_is_kept(rows: int, length: int, widest: int, heads: int, mixed: bool):
+    parts = costs.parts_on_cpu(rows, length, widest, heads, mixed)
+    sequence = length * max(widest, heads * length) * (2 if mixed else 4)
+    size = -(-rows // parts)
+    assert size == 1 or size * sequence <= costs.TENSOR_KEPT
+    assert (
+        parts == 1
+        or (size + 1) * sequence > costs.TENSOR_KEPT
+        or -(-rows // (parts - 1)) * sequence > costs.TENSOR_KEPT
+    )
+
+
+def test_a_model_without_attention_is_computed_whole():
+    batch = {"input_ids": torch.zeros(9000, 512, dtype=torch.int64)}
+    assert parts_by_size(torch.nn.Linear(900, 900), mixed=False)(batch) == 1
+    assert parts_by_size(tiny.build("bert", tiny.THREE), mixed=False)({"labels": torch.zeros(9000)}) == 1
 
 
 def test_parts_are_counted_as_they_are_computed():
@@ -125,6 +175,37 @@ def test_parts_hold_every_example_once_in_order(rows: int, parts: int):
     assert torch.equal(torch.cat([part["masks"]["full"] for part in made]), batch["masks"]["full"])
     assert {part["scale"] for part in made} == {3}
     assert max(map(rows_of, made)) == -(-rows // parts)
+
+
+def test_a_part_ends_with_its_longest_text():
+    mask = torch.tensor([[[1, 1, 1, 0], [1, 0, 0, 0]]])
+    ids = torch.arange(8).reshape(1, 2, 4)
+    part = {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(1), "targets": torch.zeros(1, 4)}
+    short = trimmed(part)
+    assert {name: tuple(value.shape) for name, value in short.items()} == {
+        "input_ids": (1, 2, 3),
+        "attention_mask": (1, 2, 3),
+        "labels": (1,),
+        "targets": (1, 4),
+    }
+    assert torch.equal(short["input_ids"], ids[..., :3])
+    left = {"input_ids": ids[0], "attention_mask": mask[0].flip(-1)}
+    assert trimmed(left)["input_ids"].shape == (2, 4)
+    words = {"input_ids": ids[0], "attention_mask": mask[0], "labels": torch.tensor([[3, -100, 2, -100], [-100] * 4])}
+    assert trimmed(words)["labels"].tolist() == [[3, -100, 2], [-100] * 3]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"input_ids": torch.ones(2, 4)},
+        {"attention_mask": torch.tensor([[1, 0, 0]]), "labels": torch.tensor([[5, 6, 7]])},  # of a text it becomes
+        {"attention_mask": torch.tensor([[1, 0, 0]]), "decoder_attention_mask": torch.tensor([[1, 1, 0]])},
+        {"attention_mask": torch.tensor([[1, 0, 0]]), "seen": torch.ones(1, 3, 3)},
+    ],
+)
+def test_a_part_of_which_more_is_said_by_place_stays_whole(part: dict[str, Any]):
+    assert trimmed(part) is part
 
 
 def test_the_effective_batch_is_said_by_the_recipe():

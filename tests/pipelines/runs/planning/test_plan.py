@@ -232,16 +232,36 @@ def test_scores_of_long_blocks_are_counted_where_they_are_kept(folder):
         "{preset: gpt-tiny, max_position_embeddings: 1024, hidden_dropout_prob: 0.0, attention_probs_dropout_prob: %s}"
     )
     long = ("stages.pretrain.block_size=1024", "stages.pretrain.objective=causal_lm")
+    one = "stages.pretrain.arguments.per_device_train_batch_size=1"
 
     def activations(dropout, *settings):
         shape = f"model.architecture={words % dropout}"
-        return planned(folder, shape, *long, *settings, text=RECIPE).stages[0].memory.activations
+        return planned(folder, shape, *long, one, *settings, text=RECIPE).stages[0].memory.activations
 
-    scores = 4 * 4 * 1024 * 1024 * 4 * 4  # sequences, heads, pairs, layers, bytes
+    scores = 4 * 1024 * 1024 * 4 * 4  # heads, pairs, layers, bytes
     fused, eager = activations(0.0), activations(0.0, "stages.pretrain.arguments.torch_compile=true")
     assert eager - fused > 0.9 * scores
     assert fused < scores
     assert 1.4 * scores < activations(0.1) - fused < 1.7 * scores  # chances, and half as many bits of dropout
+
+
+def test_long_texts_are_counted_in_parts_on_one_processor(folder, monkeypatch):
+    """As the trainer divides them; compiled steps and several processes take the batch whole."""
+
+    def memory(each=32, *settings):
+        arguments = (
+            f"{{max_steps: 10, per_device_train_batch_size: {each}, global_batch_size: 32, {', '.join(settings)}}}"
+        )
+        overrides = ("stages.pretrain.block_size=512", f"stages.pretrain.arguments={arguments}")
+        return planned(folder, *overrides, text=RECIPE).stages[0].memory
+
+    whole = memory(32, "torch_compile: true")
+    divided = memory()
+    alone = memory(16)  # of two heads with 512² scores of 4 bytes: 2^25
+    assert (divided.activations, divided.peak) == (alone.activations, alone.peak)
+    assert divided.activations < 0.6 * whole.activations
+    monkeypatch.setattr("pipelines.core.costs.TENSOR_KEPT", 1 << 21)
+    assert memory().activations < 0.1 * alone.activations
 
 
 def test_a_policy_whose_dropout_is_off_is_counted_without_it(folder):
