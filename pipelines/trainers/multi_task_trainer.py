@@ -52,35 +52,34 @@ def weighed(losses: Tensor, log_variances: Tensor, squared: Tensor, present: Ten
     return ((-log_variances).exp() * half * losses + 0.5 * log_variances * present).sum()
 
 
-def project(gradients: Sequence[Tensor], seed: Sequence[int]) -> Tensor:
-    """The sum of the tasks' gradients, each (weights,), after surgery.
+def project(gradients: Tensor, seed: Sequence[int]) -> Tensor:
+    """The sum (weights,) of the tasks' `gradients` (tasks, weights) after surgery.
 
     Each gradient is projected onto the normal plane of every other *original* gradient that it conflicts with, in an
-    order drawn by `seed`: g_i <- g_i - (g_i . g_j) / |g_j|^2 g_j where g_i . g_j < 0.
+    order drawn by `seed`: g_i <- g_i - (g_i . g_j) / |g_j|^2 g_j where g_i . g_j < 0. What comes out is a sum of the
+    originals, so that their products with each other say how much of each, and no projection is written down.
     """
     generator = np.random.default_rng(list(seed))
-    squares = [gradient.dot(gradient) for gradient in gradients]
-    total = torch.zeros_like(gradients[0])
-    for here, gradient in enumerate(gradients):
-        changed = gradient.clone()
+    products = (gradients @ gradients.T).double().cpu().numpy()
+    shares = np.eye(len(gradients))
+    """(tasks, tasks): what each projected gradient is made of."""
+    for here, share in enumerate(shares):
         for there in generator.permutation(len(gradients)).tolist():
-            if there == here:
-                continue
-            along = changed.dot(gradients[there])
-            if along < 0 and squares[there] > 0:
-                changed -= along / squares[there] * gradients[there]
-        total += changed
-    return total
+            along = share @ products[there]
+            if there != here and along < 0 and products[there, there] > 0:
+                share[there] -= along / products[there, there]
+    return torch.from_numpy(shares.sum(0)).to(gradients) @ gradients
 
 
-def cosines(gradients: Sequence[Tensor]) -> dict[tuple[int, int], float]:
-    """The cosine between the gradients of each two tasks; 0 where one of them vanishes."""
-    cosine_of = {}
-    for here in range(len(gradients)):
-        for there in range(here + 1, len(gradients)):
-            scale = gradients[here].norm() * gradients[there].norm()
-            cosine_of[here, there] = float(gradients[here].dot(gradients[there]) / scale) if scale > 0 else 0.0
-    return cosine_of
+def cosines(gradients: Tensor) -> dict[tuple[int, int], float]:
+    """The cosine between each two of `gradients` (tasks, weights); 0 where one of them vanishes."""
+    products = (gradients @ gradients.T).double().cpu().numpy()
+    norms = np.sqrt(products.diagonal())
+    return {
+        (here, there): float(products[here, there] / scale) if (scale := norms[here] * norms[there]) > 0 else 0.0
+        for here in range(len(gradients))
+        for there in range(here + 1, len(gradients))
+    }
 
 
 SURGERY = 0x9C6D
@@ -168,7 +167,10 @@ class MultiTaskTrainer(FineryTrainer):
         self.since_log = torch.zeros(len(plan.ids), 2)
         """Sum of each task's step losses since the last log, and the steps that it was part of."""
         self.scores: dict[str, list[float]] = {name: [] for name in plan.ids}
-        self.gradients: dict[int, Tensor] = {}
+        self.gradients: Tensor | None = None
+        """(tasks of a step, weights): the memory is kept from step to step."""
+        self.taken: dict[int, int] = {}
+        """The row of each task that the step has had."""
         self.micro = 0
         super().__init__(**keywords)
 
@@ -247,47 +249,50 @@ class MultiTaskTrainer(FineryTrainer):
         value = super().training_step(model, inputs, num_items_in_batch)
         if not (self.plan.surgery or measured):
             return value
-        flat = self._taken()
-        self.gradients[task] = self.gradients[task] + flat if task in self.gradients else flat
+        self._take(task)
         self.micro += 1
         if self.micro == steps:
-            names, gradients = list(self.gradients), list(self.gradients.values())
+            assert self.gradients is not None
+            gradients = self.gradients[: len(self.taken)]
             if measured:
-                self._tell_conflicts(names, gradients)
+                self._tell_conflicts(list(self.taken), gradients)
             seed = (self.args.seed, self.state.global_step, SURGERY)
-            self._give_back(project(gradients, seed) if self.plan.surgery else torch.stack(gradients).sum(0))
-            self.gradients, self.micro = {}, 0
+            self._give_back(project(gradients, seed) if self.plan.surgery else gradients.sum(0))
+            self.taken, self.micro = {}, 0
         return value
 
     def _learning(self) -> list[nn.Parameter]:
         return [weight for weight in self.bare.parameters() if weight.requires_grad]
 
-    def _taken(self) -> Tensor:
-        """All gradients as one vector, taken away from the weights."""
-        flat = torch.cat(
-            [
-                (torch.zeros_like(weight) if weight.grad is None else weight.grad).reshape(-1)
-                for weight in self._learning()
-            ]
-        )
-        for weight in self._learning():
+    def _take(self, task: int) -> None:
+        """Add all gradients to the task's row, and take them away from the weights."""
+        weights = self._learning()
+        if self.gradients is None:
+            rows = min(len(self.plan.ids), self.current_gradient_accumulation_steps)
+            self.gradients = weights[0].new_empty(rows, sum(weight.numel() for weight in weights))
+        if (first := task not in self.taken) and len(self.taken) == len(self.gradients):
+            self.gradients = torch.cat([self.gradients, torch.empty_like(self.gradients[:1])])
+        row = self.gradients[self.taken.setdefault(task, len(self.taken))]
+        for weight, part in zip(weights, row.split([weight.numel() for weight in weights]), strict=True):
+            if weight.grad is not None:
+                (part.copy_ if first else part.add_)(weight.grad.reshape(-1))
+            elif first:
+                part.zero_()
             weight.grad = None
-        return flat
 
     def _give_back(self, flat: Tensor) -> None:
-        for weight, part in zip(
-            self._learning(), flat.split([weight.numel() for weight in self._learning()]), strict=True
-        ):
+        weights = self._learning()
+        for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
             if part.any():  # a weight that no task used stays without a gradient, and is not decayed
-                weight.grad = part.reshape(weight.shape).clone()
+                weight.grad = part.view(weight.shape)
 
-    def _tell_conflicts(self, tasks: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def _tell_conflicts(self, tasks: Sequence[int], gradients: Tensor) -> None:
         if not self.context.world.is_main or len(tasks) < 2:
             return
         order = sorted(range(len(tasks)), key=lambda position: tasks[position])
         body = {id(weight) for weight in self.bare.body.parameters()}  # heads are nobody else's
         of_body = torch.cat([torch.full((weight.numel(),), id(weight) in body) for weight in self._learning()])
-        shared = [gradients[position][of_body.to(gradients[position].device)] for position in order]
+        shared = gradients[order][:, of_body.to(gradients.device)]
         means = {
             f"cosine_{self.plan.ids[tasks[order[here]]]}_{self.plan.ids[tasks[order[there]]]}": value
             for (here, there), value in cosines(shared).items()

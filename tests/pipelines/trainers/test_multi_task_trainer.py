@@ -22,17 +22,21 @@ def vector(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+def rows(*gradients: list[float]) -> Tensor:
+    return torch.tensor(gradients, dtype=torch.float64)
+
+
 def test_two_conflicting_gradients_by_hand():
     # g1 . g2 = -1; g1 - (-1 / 2) g2 = (1, 0) + (-1, 1) / 2 = (0.5, 0.5); g2 - (-1 / 1) g1 = (-1, 1) + (1, 0) = (0, 1)
-    assert project([vector(1, 0), vector(-1, 1)], (1,)).tolist() == pytest.approx([0.5, 1.5])
+    assert project(rows([1, 0], [-1, 1]), (1,)).tolist() == pytest.approx([0.5, 1.5])
 
 
 def test_gradients_that_agree_are_added():
-    assert project([vector(1, 0), vector(1, 2)], (1,)).tolist() == [2.0, 2.0]
+    assert project(rows([1, 0], [1, 2]), (1,)).tolist() == [2.0, 2.0]
 
 
 def test_orthogonal_and_vanishing_gradients_are_left_alone():
-    assert project([vector(1, 0), vector(0, 3), vector(0, 0)], (1,)).tolist() == [1.0, 3.0]
+    assert project(rows([1, 0], [0, 3], [0, 0]), (1,)).tolist() == [1.0, 3.0]
 
 
 def slowly(gradients: list[list[float]], orders: list[list[int]]) -> list[float]:
@@ -55,7 +59,7 @@ NUMBER = st.integers(-5, 5).map(float)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(NUMBER, min_size=3, max_size=3).filter(any), min_size=2, max_size=3), st.integers(0, 50))
 def test_it_is_the_papers_algorithm_in_one_of_its_orders(gradients: list[list[float]], seed: int):
-    found = project([vector(*each) for each in gradients], (seed,)).tolist()
+    found = project(rows(*gradients), (seed,)).tolist()
     tasks = range(len(gradients))
     possible = itertools.product(itertools.permutations(tasks), repeat=len(gradients))
     assert any(
@@ -71,10 +75,10 @@ def test_it_is_the_papers_algorithm_in_one_of_its_orders(gradients: list[list[fl
 @given(st.lists(NUMBER, min_size=3, max_size=3).filter(any), st.lists(NUMBER, min_size=3, max_size=3).filter(any))
 def test_of_two_tasks_none_is_harmed_by_the_others_projected_gradient(one: list[float], other: list[float]):
     first, second = vector(*one), vector(*other)
-    mine = project([first, second], (0,)) - project([second, torch.zeros(3, dtype=torch.float64)], (0,))
+    mine = project(rows(one, other), (0,)) - project(rows(other, [0.0] * 3), (0,))
     if first.dot(second) < 0:
         theirs = second - second.dot(first) / first.dot(first) * first
-        total = project([first, second], (0,))
+        total = project(rows(one, other), (0,))
         assert total.dot(first) >= -1e-9
         assert total.dot(second) >= -1e-9
         assert theirs.dot(first).abs() < 1e-9
@@ -83,13 +87,13 @@ def test_of_two_tasks_none_is_harmed_by_the_others_projected_gradient(one: list[
 
 
 def test_the_order_is_drawn_by_the_seed():
-    gradients = [vector(1, -2, 0.5), vector(-1, 1, 1), vector(-0.5, 0.25, -2)]
+    gradients = rows([1, -2, 0.5], [-1, 1, 1], [-0.5, 0.25, -2])
     assert torch.equal(project(gradients, (3, 1)), project(gradients, (3, 1)))
     assert len({tuple(project(gradients, (seed,)).tolist()) for seed in range(20)}) > 1
 
 
 def test_cosines_by_hand():
-    found = cosines([vector(1, 0), vector(1, 1), vector(-2, 0), vector(0, 0)])
+    found = cosines(rows([1, 0], [1, 1], [-2, 0], [0, 0]))
     assert found[0, 1] == pytest.approx(math.sqrt(0.5))
     assert found[0, 2] == pytest.approx(-1)
     assert found[0, 3] == 0
@@ -110,7 +114,7 @@ def test_conflicts_are_those_of_the_bodys_weights_wherever_they_stand():
         state=SimpleNamespace(global_step=1),
     )
     one, other = torch.tensor([5.0, 5.0, 1.0, 0.0, 0.0, 7.0]), torch.tensor([5.0, 5.0, 3.0, 4.0, 0.0, 7.0])
-    MultiTaskTrainer._tell_conflicts(trainer, [0, 1], [one, other])
+    MultiTaskTrainer._tell_conflicts(trainer, [0, 1], torch.stack([one, other]))
     assert told == [{"cosine_a_b": pytest.approx(0.6)}]
 
 
