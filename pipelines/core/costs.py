@@ -56,11 +56,11 @@ def tokens_at_once(vocab: int, on_cpu: bool) -> int:
     return max(1, min(most, max(TOKENS_AT_ONCE, LOGITS_IN_CACHE // vocab)) if on_cpu else most)
 
 
-def parts_on_cpu(rows: int, length: int, widest: int, heads: int, mixed: bool) -> int:
-    """In how many parts a processor computes a batch of `rows` sequences, so that none of its tensors exceeds
-    TENSOR_KEPT unless one sequence does: activations as wide as the `widest` layer, and the scores of all heads."""
+def rows_on_cpu(length: int, widest: int, heads: int, mixed: bool) -> int:
+    """How many sequences of so many tokens a processor computes at once, so that no tensor exceeds TENSOR_KEPT unless
+    one sequence does: activations as wide as the `widest` layer, and the scores of all heads."""
     sequence = length * max(widest, heads * length) * (FLOAT // 2 if mixed else FLOAT)
-    return max(1, -(-rows // max(1, TENSOR_KEPT // max(1, sequence))))
+    return max(1, TENSOR_KEPT // max(1, sequence))
 
 
 def fused_pays(scores: int, precision: Precision, learning: bool) -> bool:

@@ -2,7 +2,8 @@
 
 Examples are batched with others of their own length, the longest first, so that little is padded and a batch too large
 for the device fails at once. A GPU is handed as many tokens at a time as its longest batch has: what it waits for with
-short texts is the next batch. The batches do not depend on the number of processes: process r of n computes batches r,
+short texts is the next batch; a processor gets fewer of long texts, so that their memory stays where it is
+(`core.costs.TENSOR_KEPT`). The batches do not depend on the number of processes: process r of n computes batches r,
 r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits. In fp32, whatever
 the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.core.costs import rows_on_cpu
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.interfaces import Rows, World
 from pipelines.core.model_types import positions_for_text
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.utils import ModelOutput
 
@@ -117,7 +119,8 @@ def forward(
         return read(outputs, inputs)
 
     fills = torch.device(running.get("device", "cpu")).type != "cpu"
-    return answers(model, examples.lengths.tolist(), answer, fills=fills, **running)
+    sequences = getattr(examples, "sequences", 1)
+    return answers(model, examples.lengths.tolist(), answer, fills=fills, sequences=sequences, **running)
 
 
 def answers(
@@ -126,6 +129,7 @@ def answers(
     answer: Callable[[list[int], torch.device | str], Sequence[Any] | NDArray[np.generic]],
     *,
     fills: bool = False,
+    sequences: int = 1,
     world: World | None = None,
     gather: Callable[[Any], list[Any]] = lambda value: [value],
     device: torch.device | str = "cpu",
@@ -136,8 +140,8 @@ def answers(
     """What `answer(positions, device)` finds of each example, in the order of the examples, on every process.
 
     It is asked batch by batch, without gradients, while the model lies on the device in fp32. `lengths` are the
-    examples' tokens; with `fills` batches of shorter ones have more examples: see `batched_by_length`. Raises
-    DataError without examples.
+    tokens of each of an example's `sequences`; with `fills` batches of shorter ones have more examples, and on a
+    processor those of long ones have fewer: see `batched_by_length`. Raises DataError without examples.
     """
     import torch
 
@@ -147,7 +151,8 @@ def answers(
     world = world or World()
     if not lengths:
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
-    batches = batched_by_length(lengths, batch_size, fills)
+    most = rows_at_once(model, precision == "bf16") if torch.device(device).type == "cpu" else None
+    batches = batched_by_length(lengths, batch_size, fills, None if most is None else lambda n: most(n) // sequences)
     model.to(device=device, dtype=torch.float32).eval()
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
@@ -174,14 +179,34 @@ def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wa
     return min(limit for limit in limits if isinstance(limit, int) and limit > 0)
 
 
-def batched_by_length(lengths: list[int], batch_size: int, fills: bool = False) -> list[list[int]]:
+def rows_at_once(model: nn.Module, mixed: bool) -> Callable[[int], int] | None:
+    """How many sequences of so many tokens a processor computes at once (`core.costs.rows_on_cpu`), `mixed` saying
+    whether in 16 bits; None for a model without attention."""
+    from torch import nn
+
+    config = getattr(model, "config", None)
+    if not (heads := getattr(config, "num_attention_heads", None)):
+        return None
+    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    layers = (weight.shape for weight in model.parameters() if weight.ndim == 2 and id(weight) not in looked_up)
+    vocabulary = getattr(config, "vocab_size", None)  # whose logits are taken in chunks, or of few places
+    widest = max((max(shape) for shape in layers if vocabulary not in shape), default=1)
+    return lambda length: rows_on_cpu(length, widest, heads, mixed)
+
+
+def batched_by_length(
+    lengths: list[int], batch_size: int, fills: bool = False, most: Callable[[int], int] | None = None
+) -> list[list[int]]:
     """Positions in batches of similar length, the longest first; equal lengths stay in order. With `fills`, the first
-    batch has `batch_size`, and the others as many as leave them no larger when they are padded."""
+    batch has `batch_size`, and the others as many as leave them no larger when they are padded. None has more than
+    `most` of its longest length."""
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     batches, start, rows = [], 0, batch_size
     while start < len(order):
         if fills:
             rows = max(batch_size, batch_size * lengths[order[0]] // max(1, lengths[order[start]]))
+        elif most is not None:
+            rows = max(1, min(batch_size, most(lengths[order[start]])))
         batches.append(order[start : start + rows])
         start += rows
     return batches

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipelines.core.costs import parts_on_cpu
 from pipelines.core.errors import OutOfMemory, understood
 from pipelines.core.interfaces import IGNORED
+from pipelines.models.predict import rows_at_once
 
 Batch = dict[str, Any]
 
@@ -80,21 +80,15 @@ SEQUENCES = ("input_ids", "decoder_input_ids", "labels")
 
 
 def parts_by_size(model: nn.Module, mixed: bool) -> Callable[[Mapping[str, Any]], int]:
-    """How many parts a batch of a model with attention takes on a processor, `mixed` saying whether in 16 bits."""
-    heads = getattr(getattr(model, "config", None), "num_attention_heads", None) or 0
-    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    widest = max(
-        (max(weight.shape) for weight in model.parameters() if weight.ndim == 2 and id(weight) not in looked_up),
-        default=1,
-    )
+    """How many parts a batch of the model takes on a processor, `mixed` saying whether in 16 bits."""
+    most = rows_at_once(model, mixed)
 
     def parts(batch: Mapping[str, Any]) -> int:
         found = [batch[name] for name in SEQUENCES if isinstance(batch.get(name), Tensor) and batch[name].ndim > 1]
-        if not heads or not found:
+        if most is None or not found:
             return 1
-        length = max(each.shape[-1] for each in found)
         rows = max(each.numel() // max(1, each.shape[-1]) for each in found)
-        return parts_on_cpu(rows, length, widest, heads, mixed)
+        return -(-rows // most(max(each.shape[-1] for each in found)))
 
     return parts
 

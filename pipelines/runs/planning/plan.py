@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.architectures import arithmetic
-from pipelines.core.costs import FLOAT, Communication, Example, Memory, StagePlan, parts_on_cpu
+from pipelines.core.costs import FLOAT, Communication, Example, Memory, StagePlan, rows_on_cpu
 from pipelines.core.interfaces import Head, Profile
 from pipelines.core.network import measurement_for
 from pipelines.core.recipe import START, Recipe, Stage
@@ -395,7 +395,7 @@ class Planner:
             return 1
         longest = max(example.length, example.target if words["family"] == "encoder-decoder" else 0)
         widest = max(words["intermediate_size"], words["hidden_size"])
-        return parts_on_cpu(rows, longest, widest, words["num_attention_heads"], self.precision != "no")
+        return math.ceil(rows / rows_on_cpu(longest, widest, words["num_attention_heads"], self.precision != "no"))
 
     def _sent(
         self, example: Example, each: int, accumulated: int, weights: int, layered: int, learnt: int, layers: int

@@ -50,6 +50,11 @@ class EncodedChoices(EncodedRows):
     input_ids: Options
     token_type_ids: Options | None
 
+    @property
+    def sequences(self) -> int:
+        """Sequences of each question."""
+        return max(1, int(self.input_ids.starts.shape[-1]))
+
 
 def encode_choices(tokenizer: PreTrainedTokenizerBase, rows: ChoiceRows, max_length: int) -> EncodedChoices:
     """Tokenise each option of `rows` beside the text that all of them share, special tokens included.

@@ -13,11 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.core import costs
 from pipelines.core.errors import DataError, ModelError
 from pipelines.core.events import EventLog, read_events
-from pipelines.core.interfaces import Rows, World
+from pipelines.core.interfaces import Head, Rows, World
 from pipelines.models import predict as module
-from pipelines.models.predict import batched_by_length, predict, progress_events, usable_length
+from pipelines.models.predict import batched_by_length, predict, progress_events, rows_at_once, usable_length
+from tests import tiny
 
 
 def one_by_one(model, tokenizer, rows: Rows, max_length: int) -> np.ndarray:
@@ -138,6 +140,35 @@ def test_no_batch_is_larger_than_the_first(lengths, batch_size, fills):
     padded = [len(batch) * lengths[batch[0]] for batch in batches]
     assert all(size <= batch_size * max(lengths) for size in padded)
     assert all(len(batch) >= batch_size if fills else len(batch) == batch_size for batch in batches[:-1])
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9), st.integers(0, 200))
+def test_a_batch_has_no_more_rows_than_its_longest_allows(lengths, batch_size, tokens):
+    batches = batched_by_length(lengths, batch_size, most=lambda length: tokens // max(1, length))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * lengths[batch[0]] <= tokens
+        assert len(batch) <= batch_size
+        assert batch == sorted(batch, key=lambda place: (-lengths[place], place))
+
+
+def test_a_processor_is_asked_with_fewer_long_texts(classifier, tokenizer, sentences, monkeypatch):
+    model, seen = classifier(), []
+    whole = predict(model, tokenizer, sentences, 32)  # which finds out which places its head reads, too
+    model.register_forward_pre_hook(lambda *given: seen.append(given[2]["input_ids"].shape), with_kwargs=True)
+    inner, heads = model.config.intermediate_size, model.config.num_attention_heads
+    monkeypatch.setattr(costs, "TENSOR_KEPT", 100 * inner * 4)  # a hundred tokens
+    assert np.allclose(predict(model, tokenizer, sentences, 32), whole, atol=1e-5)
+    largest = [rows * length * max(inner, heads * length) * 4 for rows, length in seen if rows > 1]
+    assert 0 < max(largest) <= costs.TENSOR_KEPT
+    assert seen[0][0] < seen[-2][0]
+
+
+def test_the_outputs_over_a_vocabulary_are_no_layer():
+    tied, loose = (tiny.build("gpt2", Head("causal_lm"), tie_word_embeddings=tied) for tied in (True, False))
+    assert rows_at_once(tied, False)(512) == rows_at_once(loose, False)(512) > 1
+    assert rows_at_once(tied, True)(512) >= 2 * rows_at_once(tied, False)(512)
+    assert rows_at_once(torch.nn.Linear(9, 9), False) is None
 
 
 def test_no_rows_are_an_error(classifier, tokenizer):
