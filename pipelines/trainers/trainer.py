@@ -344,7 +344,8 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
                 words = {"backend": self.args.torch_compile_backend, "mode": self.args.torch_compile_mode}
                 layer_compilation.compile_layers(self.model, **{name: word for name, word in words.items() if word})
         prepared = super()._prepare_for_training(*given, **keywords)
-        if self.same_steps and self.halving is None and can_be_recorded(self.model, self.args, self.tuner):
+        halves = self.halving is not None and self.halving.recovers
+        if self.same_steps and not halves and can_be_recorded(self.model, self.args, self.tuner):
             self.graphs = StepGraphs(self.model, self._tell_graphs, meter=self.meter)
         return prepared
 
