@@ -1,7 +1,7 @@
 """Scoring long texts on a processor: 32 at a time, beside as many as `core.costs.TENSOR_KEPT` lets be.
 
-A model of random weights is asked about questions of RACE (four options each, up to 512 tokens) and of SQuAD (windows of
-384) as an evaluation asks it, twice each way, in turn. Printed are the processor seconds of this process, what the
+A model of random weights is asked about questions of RACE (four options each, up to 512 tokens) and of SQuAD (windows
+of 384) as an evaluation asks it, twice each way, in turn. Printed are the processor seconds of this process, what the
 system takes of them for handing out memory included, and by how much the answers differ.
 
     FINERY_DATA=<mirror> OMP_NUM_THREADS=1 python benchmarks/long_texts.py [--shape minilm] [--questions 48 192]

@@ -79,8 +79,10 @@ def text_bytes(reference: DatasetReference, limit: int | None) -> int | None:
 
 
 def mean_text_bytes(source: DataSource, split: str, columns: Sequence[str]) -> float | None:
-    """About the bytes that the texts of these columns have in a row of a split, by its largest file; of a column of lists
-    those of one entry."""
+    """About the bytes that the texts of these columns have in a row of a split, by its largest file.
+
+    Of a column of lists those of one entry count.
+    """
     files: list[Path] = getattr(source, "files", {}).get(split) or []
     try:
         return _mean_bytes(max(files, key=lambda file: file.stat().st_size), columns)
