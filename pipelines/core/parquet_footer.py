@@ -1,4 +1,4 @@
-"""What a Parquet file says of its rows and column chunks, read from its footer by hand.
+"""What a Parquet file says of its rows and column chunks, read from its footer and page headers by hand.
 
 pyarrow reads footers, but of a chunk it also builds statistics of sizes, and where a broken or hostile file has them
 wrong the error leaves C++ where nobody catches it and ends the process (`RowGroupMetaData.column`, pyarrow 26). The few

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -60,7 +61,7 @@ def project(gradients: Tensor, seed: Sequence[int]) -> Tensor:
     originals, so that their products with each other say how much of each, and no projection is written down.
     """
     generator = np.random.default_rng(list(seed))
-    products = (gradients @ gradients.T).double().cpu().numpy()
+    products = _products(gradients)
     shares = np.eye(len(gradients))
     """(tasks, tasks): what each projected gradient is made of."""
     for here, share in enumerate(shares):
@@ -71,9 +72,15 @@ def project(gradients: Tensor, seed: Sequence[int]) -> Tensor:
     return torch.from_numpy(shares.sum(0)).to(gradients) @ gradients
 
 
+def _products(gradients: Tensor) -> NDArray[np.float64]:
+    """The products (tasks, tasks) of gradients with each other, row by row: a GPU may round those of two matrices."""
+    products: NDArray[np.float64] = torch.stack([gradients.mv(each) for each in gradients]).double().cpu().numpy()
+    return products
+
+
 def cosines(gradients: Tensor) -> dict[tuple[int, int], float]:
     """The cosine between each two of `gradients` (tasks, weights); 0 where one of them vanishes."""
-    products = (gradients @ gradients.T).double().cpu().numpy()
+    products = _products(gradients)
     norms = np.sqrt(products.diagonal())
     return {
         (here, there): float(products[here, there] / scale) if (scale := norms[here] * norms[there]) > 0 else 0.0

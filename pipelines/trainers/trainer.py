@@ -317,11 +317,9 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         super().__init__(**keywords)
         self.loss_is_scaled_for_ga = True
         self.muon = muon
-        by_size = divides and self.args.device.type == "cpu" and not self.args.torch_compile
-        if by_size:
-            self.halving: Halving | None = Halving(parts_by_size(self.model, self.args.bf16), recovers=halves)
-        else:
-            self.halving = Halving() if halves else None
+        self.halving = Halving() if halves else None
+        if divides and self.args.device.type == "cpu" and not self.args.torch_compile:
+            self.halving = Halving(parts_by_size(self.model, self.args.bf16), recovers=halves)
         self.rows: RowsInUse | None = None
         self.same_steps = False
         self.graphs: StepGraphs | None = None
@@ -366,7 +364,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         state = super().own_state()
         if self.rows is not None:
             state["decay"] = self.rows.decay
-        if self.halving is not None:
+        if self.halving is not None and self.halving.recovers:
             state["parts"] = self.halving.parts
         if (kept := getattr(self.loss, "state", None)) is not None:
             state["loss"] = kept()

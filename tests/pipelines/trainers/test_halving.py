@@ -94,7 +94,6 @@ def test_what_is_large_for_a_processor_is_computed_in_parts(
     assert all(size * length * 48 * 4 <= kept for size, length in seen)
     assert same(divided, whole)
     assert after["train_loss"] == pytest.approx(metrics["train_loss"], abs=1e-6)
-    seen.clear()
     short = short_of_memory([], {2})
     with pytest.raises(RuntimeError, match="can't allocate memory"):  # which only `auto` recovers from
         simple(context("short"), rows, loss=short, arguments=LARGE)
