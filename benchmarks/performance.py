@@ -96,12 +96,12 @@ VERSIONS = ("torch", "transformers", "accelerate", "trl", "lm_eval")
 
 
 def processor() -> str:
-    """As Linux names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    """As Linux names it, with what it has for products in bfloat16."""
+    from pipelines.core import launch
+
+    name, flags = launch.processor("model name") or platform.processor() or platform.machine(), launch.processor_flags()
+    has = "AMX" if "amx_bf16" in flags else "AVX-512, bfloat16" if "avx512_bf16" in flags else ""
+    return f"{name} ({has})" if has else name
 
 
 def machine(device: str) -> str:

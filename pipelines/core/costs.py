@@ -44,7 +44,7 @@ saves."""
 
 SCORES_ASKED = {"no": 1 << 20, "bf16": 6 << 20}
 """Scores of a layer (rows x heads x length²) from which on, on a processor, a model is asked with fused attention, by
-precision: it was the faster one, or as fast (decision 49)."""
+precision, unless it has AMX: it was the faster one, or as fast (decision 49)."""
 SCORES_LEARNT = {"no": 1 << 22, "bf16": 1 << 24}
 """The same in training, where no attention weight is dropped, beside attention written for it
 (`trainers.training_attention`)."""

@@ -3,8 +3,9 @@
 Models are opened with eager attention on a processor (`models/opening.py`): it is the faster one for short texts. It
 writes the score of every pair of tokens, several times over; once these are more than the
 caches hold, the fused kernel, which never holds them all (Dao et al. 2022, "FlashAttention", arxiv.org/abs/2205.14135),
-is the faster one (docs/decisions/0049-attention-by-size-on-a-processor.md). Rounding differs, and what a batch is
-computed with depends on its shape alone.
+is the faster one (docs/decisions/0049-attention-by-size-on-a-processor.md). With AMX it is no slower for short ones, so
+a model that is asked there takes it always. Rounding differs, and what a batch is computed with on a machine depends on
+its shape alone.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pipelines.core.costs import fused_pays
+from pipelines.core.launch import processor_flags
 from pipelines.models.layer_compilation import is_compiled
 from pipelines.models.read_places import without_wrappers
 
@@ -54,7 +57,9 @@ def attention_by_size(model: nn.Module, small: str | None = None) -> Iterator[No
     def choose(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         shown = named.get("output_attentions") or any(config.output_attentions for config in configs)
         unfit = torch.is_grad_enabled() and (not learning or (drops and module.training))
-        large = fused_pays(heads * _pairs(given, named), _precision(), learning)
+        precision = _precision()
+        large = fused_pays(heads * _pairs(given, named), precision, learning)
+        large = large or (has_amx() and not learning and precision != "fp16")
         chosen = FUSED if large and not (shown or unfit) else EAGER if shown else small
         for config in configs:
             if config._attn_implementation != chosen:
@@ -64,12 +69,42 @@ def attention_by_size(model: nn.Module, small: str | None = None) -> Iterator[No
     asked = {id(each): each for each in (model, bare, getattr(bare, "base_model", bare))}
     hooks = [each.register_forward_pre_hook(choose, with_kwargs=True) for each in asked.values()]
     try:
-        yield
+        with _masks_of_keys(FUSED, small):
+            yield
     finally:
         for hook in hooks:
             hook.remove()
         for config in configs:
             config._attn_implementation = EAGER
+
+
+@contextmanager
+def _masks_of_keys(*names: str) -> Iterator[None]:
+    """Inside the `with` block the attentions of these names, where every query sees the same keys, are handed a mask
+    (batch, 1, 1, key), which they spread, in place of one of all pairs, which each layer would convert and read."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, bidirectional_mask_function
+
+    def of_keys(make: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
+        def mask(*given: Any, **named: Any) -> Tensor | None:
+            same = named.get("mask_function") is bidirectional_mask_function and "q_length" in named
+            return make(*given, **named | ({"q_length": 1} if same else {}))
+
+        return mask
+
+    plain = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in names}
+    try:
+        for name, make in plain.items():
+            ALL_MASK_ATTENTION_FUNCTIONS[name] = of_keys(make)
+        yield
+    finally:
+        for name, make in plain.items():
+            ALL_MASK_ATTENTION_FUNCTIONS[name] = make
+
+
+@cache
+def has_amx() -> bool:
+    """Whether the processor has Intel's tiles for products."""
+    return "amx_bf16" in processor_flags()
 
 
 def _precision() -> Precision:

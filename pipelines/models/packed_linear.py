@@ -1,9 +1,13 @@
-"""Linear layers whose weights are laid out once, for asking a model on a processor.
+"""Linear layers whose weights are laid out once, and norms that stay in bfloat16, for asking a model on a processor.
 
 oneDNN multiplies blocks. torch's linear layer hands it a matrix row by row, which it lays out anew at every call; a
 model that is asked, and does not learn meanwhile, can have it laid out beforehand, as torch's inductor does in what it
 compiles. In bfloat16 that is all; in float32 the products are oneDNN's in place of MKL's, which round differently. What
 it saves was measured on AMD's cores (docs/results/speed.md), so float32 is left alone on others.
+
+States that begin in float32, as embeddings do, stay in it from norm to norm under autocast, so that every product
+rounds them again, and sums with what products give are taken in two types. Here a LayerNorm computes in float32 as
+before and hands out bfloat16 (docs/decisions/0051-asking-in-bfloat16.md).
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ def serves(dtype: torch.dtype, proc: Path = Path("/proc")) -> bool:
 
 @contextmanager
 def packed(model: nn.Module) -> Iterator[None]:
-    """Inside the `with` block the model's linear layers multiply by copies of their weights as they are now.
+    """Inside the `with` block the model's linear layers multiply by copies of their weights as they are now, and under
+    autocast to bfloat16 its norms hand out bfloat16.
 
     To be entered where the model computes: under the autocast, if any, that it is asked under. A call that needs a
     gradient, comes from another device or is made under another autocast goes the plain way, and so does a model that
@@ -52,12 +57,15 @@ def packed(model: nn.Module) -> Iterator[None]:
     layers = [] if plain else list(_layers(model))
     if sum(weight.numel() for _, weight in layers) * dtype.itemsize > MOST:
         layers = []
+    norms = [] if plain or dtype is not torch.bfloat16 else list(_norms(model))
     try:
         for layer, weight in layers:
             layer.forward = _forward(layer, weight, dtype)
+        for norm in norms:
+            norm.forward = _in_bfloat16(norm)
         yield
     finally:
-        for layer, _ in layers:
+        for layer in (*(layer for layer, _ in layers), *norms):
             layer.__dict__.pop("forward", None)
 
 
@@ -72,6 +80,29 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, Tensor]]:
         plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype is torch.float32
         if plain and weight.numel() >= LEAST:
             yield layer, (weight.T if isinstance(layer, Conv1D) else weight).detach()
+
+
+def _norms(model: nn.Module) -> Iterator[nn.LayerNorm]:
+    """Each one that nobody has changed."""
+    for norm in model.modules():
+        if type(norm) is not nn.LayerNorm or "forward" in norm.__dict__:
+            continue
+        if all(weight.device.type == "cpu" and weight.dtype is torch.float32 for weight in norm.parameters()):
+            yield norm
+
+
+def _in_bfloat16(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    """(…, dim) -> the same shape in bfloat16, mean and variance in float32."""
+    plain: Callable[[Tensor], Tensor] = norm.forward
+
+    def forward(given: Tensor) -> Tensor:
+        if given.device.type != "cpu" or torch.is_grad_enabled() or not torch.is_autocast_enabled("cpu"):
+            return plain(given)
+        shape = list(norm.normalized_shape)
+        normal: Tensor = torch.native_layer_norm(given.to(torch.bfloat16), shape, norm.weight, norm.bias, norm.eps)[0]
+        return normal
+
+    return forward
 
 
 def _forward(layer: nn.Module, weight: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -1,15 +1,17 @@
 """A model's outputs for batches of examples, on all processes, each example seen once, with progress events.
 
 Examples are batched with others of their own length, the longest first, so that little is padded and a batch too large
-for the device fails at once. A GPU is handed as many tokens at a time as its longest batch has: what it waits for with
-short texts is the next batch; a processor gets fewer of long texts, so that their memory stays where it is
-(`core.costs.TENSOR_KEPT`). The batches do not depend on the number of processes: process r of n computes batches r,
-r + n, r + 2n, …, and all of them receive every result, so one process and many give the same bits. In fp32, whatever
-the model was trained with, unless bf16 is asked for: matrix products are then rounded to it, logits are not.
+for the device fails at once. As many tokens are handed over at a time as the longest batch has, on a processor no more
+than its caches hold: what short texts cost is the next batch. A processor gets fewer of long texts, so that their
+memory stays where it is (`core.costs.TENSOR_KEPT`). The batches do not depend on the number of processes: process r of
+n computes batches r, r + n, r + 2n, …, and all of them receive every result, so one process and many give the same
+bits. In fp32, whatever the model was trained with, unless bf16 is asked for: what products and norms give is then
+rounded to it (`models.packed_linear`).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -107,7 +109,6 @@ def forward(
     With `head_alone` it keeps nothing of the hidden states of the last layer.
     `examples` have `len`, `[position]` and `.lengths`. Raises DataError without examples.
     """
-    import torch
 
     from pipelines.models.read_places import text_alone
 
@@ -118,9 +119,8 @@ def forward(
             outputs = model(**given)
         return read(outputs, inputs)
 
-    fills = torch.device(running.get("device", "cpu")).type != "cpu"
     sequences = getattr(examples, "sequences", 1)
-    return answers(model, examples.lengths.tolist(), answer, fills=fills, sequences=sequences, **running)
+    return answers(model, examples.lengths.tolist(), answer, fills=True, sequences=sequences, **running)
 
 
 def answers(
@@ -151,8 +151,10 @@ def answers(
     world = world or World()
     if not lengths:
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
-    most = rows_at_once(model, precision == "bf16") if torch.device(device).type == "cpu" else None
-    batches = batched_by_length(lengths, batch_size, fills, None if most is None else lambda n: most(n) // sequences)
+    on_cpu = torch.device(device).type == "cpu"
+    fill = 0.0 if not fills else FILLED_ON_CPU / sequences if on_cpu else math.inf
+    most = rows_at_once(model, precision == "bf16") if on_cpu else None
+    batches = batched_by_length(lengths, batch_size, fill, None if most is None else lambda n: most(n) // sequences)
     model.to(device=device, dtype=torch.float32).eval()
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
@@ -194,19 +196,24 @@ def rows_at_once(model: nn.Module, mixed: bool) -> Callable[[int], int] | None:
     return lambda length: rows_on_cpu(length, widest, heads, mixed)
 
 
+FILLED_ON_CPU = 2048
+"""Tokens up to which a batch of short texts is filled up on a processor."""
+
+
 def batched_by_length(
-    lengths: list[int], batch_size: int, fills: bool = False, most: Callable[[int], int] | None = None
+    lengths: list[int], batch_size: int, fill: float = 0, most: Callable[[int], int] | None = None
 ) -> list[list[int]]:
-    """Positions in batches of similar length, the longest first; equal lengths stay in order. With `fills`, the first
-    batch has `batch_size`, and the others as many as leave them no larger when they are padded. None has more than
-    `most` of its longest length."""
+    """Positions in batches of similar length, the longest first; equal lengths stay in order. The first batch has
+    `batch_size`, and so have the others, or as many as leave them no larger than the first, and than `fill` tokens,
+    when they are padded. None has more than `most` of its longest length."""
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-    batches, start, rows = [], 0, batch_size
+    tokens = int(min(fill, batch_size * lengths[order[0]])) if order else 0
+    batches, start = [], 0
     while start < len(order):
-        if fills:
-            rows = max(batch_size, batch_size * lengths[order[0]] // max(1, lengths[order[start]]))
-        elif most is not None:
-            rows = max(1, min(batch_size, most(lengths[order[start]])))
+        longest = max(1, lengths[order[start]])
+        rows = max(batch_size, tokens // longest)
+        if most is not None:
+            rows = max(1, min(rows, most(longest)))
         batches.append(order[start : start + rows])
         start += rows
     return batches

@@ -11,6 +11,7 @@ from torch import nn
 
 from pipelines.core import costs
 from pipelines.core.interfaces import Head
+from pipelines.models import attention_by_size as module
 from pipelines.models.attention_by_size import EAGER, FUSED, attention_by_size
 from pipelines.models.log_probabilities import without_dropout
 from pipelines.objectives.attention_masks import additive, earlier
@@ -22,7 +23,8 @@ WITHOUT = {"deberta-v2", "xlnet"}
 
 @pytest.fixture(autouse=True)
 def large_from_a_few_pairs_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two heads, four rows of ten tokens: 800 scores."""
+    """Two heads, four rows of ten tokens: 800 scores, whatever the processor."""
+    monkeypatch.setattr(module, "has_amx", lambda: False)
     for name in ("SCORES_ASKED", "SCORES_LEARNT"):
         monkeypatch.setattr(costs, name, {"no": 800, "bf16": 800})
 
@@ -184,6 +186,40 @@ def test_options_and_vectors_count_as_the_rows_that_they_are() -> None:
         model.bert(inputs_embeds=torch.zeros(4, 10, 32))
         model.bert(inputs_embeds=torch.zeros(3, 10, 32))
     assert asked == [FUSED, FUSED, EAGER]
+
+
+def test_with_amx_a_model_that_is_asked_takes_fused_attention_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_amx", lambda: True)
+    model = tiny.build("bert", tiny.TWO)
+    asked = seen(model)
+    with attention_by_size(model):
+        tiny.logits(model, tiny.batch(rows=1))
+        with torch.autocast("cpu", torch.float16):
+            tiny.logits(model, tiny.batch(rows=1))
+    with attention_by_size(model, EAGER):
+        tiny.logits(model, tiny.batch(rows=1))
+    assert asked == [FUSED, EAGER, EAGER]
+
+
+@pytest.mark.parametrize("small", [None, EAGER])
+def test_a_mask_of_padding_is_one_row_for_all_queries(small: str | None) -> None:
+    """Of an encoder; a causal one is of all pairs."""
+    given: dict[str, list[tuple[int, ...]]] = {}
+    for model_type in ("bert", "llama"):
+        model: Any = tiny.build(model_type, tiny.TWO)
+        masks = given.setdefault(model_type, [])
+        attention = next(each for name, each in model.named_modules() if name.endswith(("self_attn", "attention.self")))
+        attention.register_forward_pre_hook(
+            lambda _, args, named, masks=masks: masks.append(tuple(named["attention_mask"].shape)), with_kwargs=True
+        )
+        expected = tiny.logits(model, tiny.batch())
+        masks.clear()
+        with attention_by_size(model, small), attention_by_size(model, small):
+            torch.testing.assert_close(tiny.logits(model, tiny.batch()), expected, rtol=0, atol=1e-5)
+            tiny.logits(model, tiny.batch(rows=3))
+        tiny.logits(model, tiny.batch(rows=3))
+    assert given["bert"] == [(4, 1, 1, 10), (3, 1, 1, 10), (3, 1, 10, 10)]
+    assert given["llama"] == [(4, 1, 10, 10), (3, 1, 10, 10), (3, 1, 10, 10)]
 
 
 def test_in_bfloat16_the_threshold_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

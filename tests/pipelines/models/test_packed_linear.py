@@ -59,6 +59,48 @@ def test_bfloat16_answers_are_those_of_autocast(count):
     torch.testing.assert_close(found, expected, rtol=0.016, atol=0.01)
 
 
+def with_norms() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (
+        nn.LayerNorm(128),
+        nn.Linear(128, 256),
+        nn.LayerNorm(256, bias=False),
+        nn.LayerNorm(256, elementwise_affine=False),
+    )
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="oneDNN refuses bfloat16 on a processor without AVX-512",
+)
+def test_norms_compute_in_float32_and_hand_out_bfloat16():
+    model = with_norms()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        for norm, width in ((model[0], 128), (model[2], 256), (model[3], 256)):
+            states = torch.randn(2, 12, width, generator=torch.Generator().manual_seed(1)) * 3 + 1
+            expected = norm(states)
+            with packed(model):
+                found, of_halves = norm(states), norm(states.to(torch.bfloat16))
+            assert expected.dtype is torch.float32
+            assert found.dtype is of_halves.dtype is torch.bfloat16
+            assert torch.equal(found, of_halves)
+            torch.testing.assert_close(found.float(), expected, rtol=0.01, atol=0.02)
+
+
+def test_norms_stay_in_float32_where_products_do_or_a_gradient_is_needed():
+    model = with_norms()
+    with torch.no_grad(), packed(model):
+        assert not any(is_packed(model)[at] for at in (0, 2, 3))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), packed(model):
+        assert [is_packed(model)[at] for at in (0, 2, 3)] == [True, True, True]
+        with torch.enable_grad():
+            assert model[0](rows()).dtype is torch.float32
+        with torch.autocast("cpu", enabled=False):
+            assert model[0](rows()).dtype is torch.float32
+    assert not any(is_packed(model))
+
+
 def test_what_another_autocast_or_a_gradient_asks_goes_the_plain_way():
     model = network()
     plain = model(rows())

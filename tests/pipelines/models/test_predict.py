@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 import threading
@@ -107,6 +108,7 @@ def test_many_processes_give_the_same_bits_as_one(classifier, tokenizer, sentenc
 
 def test_little_is_padded(classifier, tokenizer, sentences):
     model, tokens = classifier(), []
+    sentences = Rows([text for text in sentences.texts for _ in range(5)], None, None, range(5 * len(sentences)))
     predict(model, tokenizer, sentences, 64)  # the first call tries what the head reads
     model.register_forward_pre_hook(
         lambda module, args, inputs: tokens.append(
@@ -120,8 +122,9 @@ def test_little_is_padded(classifier, tokenizer, sentences):
     assert tokens[0][1] == max(size for _, size in tokens)  # the largest batch comes first
 
 
-def test_progress_counts_examples_up_to_all(classifier, tokenizer, sentences):
+def test_progress_counts_examples_up_to_all(classifier, tokenizer, sentences, monkeypatch):
     seen = []
+    monkeypatch.setattr(module, "FILLED_ON_CPU", 0)
     predict(
         classifier(), tokenizer, sentences, 32, batch_size=16, progress=lambda done, total: seen.append((done, total))
     )
@@ -133,13 +136,14 @@ def test_batches_hold_every_position_once_and_are_stable():
     assert batched_by_length([], 2) == []
 
 
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9), st.booleans())
-def test_no_batch_is_larger_than_the_first(lengths, batch_size, fills):
-    batches = batched_by_length(lengths, batch_size, fills)
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9), st.one_of(st.integers(0, 300), st.just(math.inf)))
+def test_no_batch_is_larger_than_the_first(lengths, batch_size, fill):
+    batches = batched_by_length(lengths, batch_size, fill)
     assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
-    padded = [len(batch) * lengths[batch[0]] for batch in batches]
-    assert all(size <= batch_size * max(lengths) for size in padded)
-    assert all(len(batch) >= batch_size if fills else len(batch) == batch_size for batch in batches[:-1])
+    most = min(fill, batch_size * max(lengths, default=0))
+    for batch in batches[:-1]:
+        longest = max(1, lengths[batch[0]])
+        assert len(batch) == batch_size or batch_size < len(batch) == most // longest
 
 
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9), st.integers(0, 200))
@@ -150,6 +154,18 @@ def test_a_batch_has_no_more_rows_than_its_longest_allows(lengths, batch_size, t
         assert len(batch) == 1 or len(batch) * lengths[batch[0]] <= tokens
         assert len(batch) <= batch_size
         assert batch == sorted(batch, key=lambda place: (-lengths[place], place))
+
+
+def test_short_texts_fill_a_batch(classifier, tokenizer, sentences, monkeypatch):
+    model, seen = classifier(), []
+    monkeypatch.setattr(module, "FILLED_ON_CPU", 0)
+    apart = predict(model, tokenizer, sentences, 32, batch_size=4)
+    monkeypatch.undo()
+    model.register_forward_pre_hook(lambda *given: seen.append(given[2]["input_ids"].shape), with_kwargs=True)
+    assert np.allclose(predict(model, tokenizer, sentences, 32, batch_size=4), apart, atol=1e-5)
+    assert seen[0][0] == 4
+    assert seen[-2][0] > 4
+    assert max(rows * length for rows, length in seen) == seen[0].numel()
 
 
 def test_a_processor_is_asked_with_fewer_long_texts(classifier, tokenizer, sentences, monkeypatch):
@@ -195,6 +211,8 @@ def test_the_length_is_what_model_and_tokenizer_allow(classifier, tokenizer):
 
 TWO_PROCESSES = """
 import sys
+import math
+
 import numpy as np, torch, torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 from pipelines.models.predict import predict
