@@ -12,6 +12,11 @@ AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512_bf16\n"
 INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: avx2 avx512f avx512_bf16\n"
 OLD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2\n"
 
+in_bfloat16 = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="oneDNN refuses bfloat16 on a processor without AVX-512",
+)
+
 
 @pytest.fixture(autouse=True)
 def on_every_processor(monkeypatch):
@@ -43,10 +48,7 @@ def test_float32_answers_are_those_of_the_plain_layers():
         assert torch.equal(few, model(rows(2)))  # too few to be worth a call of oneDNN
 
 
-@pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
-    reason="oneDNN refuses bfloat16 on a processor without AVX-512",
-)
+@in_bfloat16
 @pytest.mark.parametrize("count", [2, 24])
 def test_bfloat16_answers_are_those_of_autocast(count):
     model = network()
@@ -70,10 +72,7 @@ def with_norms() -> nn.Sequential:
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
-    reason="oneDNN refuses bfloat16 on a processor without AVX-512",
-)
+@in_bfloat16
 def test_norms_compute_in_float32_and_hand_out_bfloat16():
     model = with_norms()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
@@ -88,6 +87,7 @@ def test_norms_compute_in_float32_and_hand_out_bfloat16():
             torch.testing.assert_close(found.float(), expected, rtol=0.01, atol=0.02)
 
 
+@in_bfloat16
 def test_norms_stay_in_float32_where_products_do_or_a_gradient_is_needed():
     model = with_norms()
     with torch.no_grad(), packed(model):
