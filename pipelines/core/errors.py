@@ -22,6 +22,7 @@ Every message is one sentence that says what was found and what to do.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -151,7 +152,10 @@ class Stopped(FineryError):
     reason = "stopped"
 
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_NO_MEMORY = re.compile(
+    "out of memory|can't allocate memory|cannot allocate memory|not enough memory|could not create a primitive(?! desc)"
+)
+"""The last is oneDNN's for a product in bfloat16 whose code it has no memory for."""
 _NO_SPACE = (
     "no space left",
     "disk quota exceeded",
@@ -174,7 +178,7 @@ def understood(error: BaseException) -> FineryError:
             f"the disk is full{f' ({place})' if place else ''}; free some space (`finery gc` frees unused "
             "stages), then `finery resume`"
         )
-    if isinstance(error, MemoryError) or any(sign in text.lower() for sign in _NO_MEMORY):
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text.lower()):
         return OutOfMemory(
             "memory ran out; lower arguments.per_device_train_batch_size (global_batch_size keeps the "
             "effective batch) or, in an "

@@ -427,15 +427,17 @@ class _Tracing:
             activations += copies * each - query_tokens * wide * value
             forward += each
             backward += (3 - copies) * each
+        # queries that see the same keys share a row of the mask (`models.attention_by_size`)
+        masked = self.step.batch * (length if causal or windowed else 1) * past
         if self.fused:  # the sums of softmax, and the mask in the type of the scores
             activations += self.step.batch * fields["num_attention_heads"] * length * FLOAT
-            activations += self.step.batch * length * past * value if hides else 0
+            activations += masked * value if hides else 0
         dropped = fields["attention_probs_dropout_prob"] > 0
         if self.narrow:  # chances and random bits, `trainers.training_attention`
             wide = pairs * FLOAT if dropped and not self.step.mixed else 0  # bits as wide as what they are laid over
             activations += pairs * (value + (MASK if dropped else 0))
             hidden = causal or hides
-            masks = self.step.batch * length * past * (FLOAT + (value if self.step.mixed else 0)) if hidden else 0
+            masks = masked * (FLOAT + (value if self.step.mixed else 0)) if hidden else 0
             forward += pairs * value + wide + masks
             backward += pairs * value + max(pairs * value, wide)
         elif (self.step.on_cpu and not self.fused) or additive:

@@ -43,6 +43,8 @@ from pipelines.core.errors import DataError, DiskFull, FineryError, OutOfMemory,
             "block_size",
         ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfMemory, "memory ran out"),
+        (RuntimeError("could not create a primitive"), OutOfMemory, "memory ran out"),
+        (RuntimeError("could not create a primitive descriptor for x"), Unforeseen, "primitive descriptor"),
         (
             PermissionError(errno.EACCES, "Permission denied", "/a/b"),
             StageError,
