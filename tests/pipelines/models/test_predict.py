@@ -106,9 +106,11 @@ def test_many_processes_give_the_same_bits_as_one(classifier, tokenizer, sentenc
     assert sum(computed) == len(sentences)  # each example once, over all processes
 
 
-def test_little_is_padded(classifier, tokenizer, sentences):
+@pytest.mark.parametrize(("copies", "filled"), [(1, 0), (5, 2048)])
+def test_little_is_padded(classifier, tokenizer, sentences, copies, filled, monkeypatch):
     model, tokens = classifier(), []
-    sentences = Rows([text for text in sentences.texts for _ in range(5)], None, None, range(5 * len(sentences)))
+    monkeypatch.setattr(module, "FILLED_ON_CPU", filled)
+    sentences = Rows(sentences.texts * copies, None, None, range(copies * len(sentences)))
     predict(model, tokenizer, sentences, 64)  # the first call tries what the head reads
     model.register_forward_pre_hook(
         lambda module, args, inputs: tokens.append(
@@ -140,6 +142,7 @@ def test_batches_hold_every_position_once_and_are_stable():
 def test_no_batch_is_larger_than_the_first(lengths, batch_size, fill):
     batches = batched_by_length(lengths, batch_size, fill)
     assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    assert all(len(batch) * lengths[batch[0]] <= batch_size * max(lengths) for batch in batches)
     most = min(fill, batch_size * max(lengths, default=0))
     for batch in batches[:-1]:
         longest = max(1, lengths[batch[0]])
@@ -211,8 +214,6 @@ def test_the_length_is_what_model_and_tokenizer_allow(classifier, tokenizer):
 
 TWO_PROCESSES = """
 import sys
-import math
-
 import numpy as np, torch, torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 from pipelines.models.predict import predict
