@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipelines.core.errors import OutOfMemory, understood
 from pipelines.core.interfaces import IGNORED
+from pipelines.data.ragged import length_of_batch
 from pipelines.models.predict import rows_at_once
 
 Batch = dict[str, Any]
@@ -56,11 +57,15 @@ def _slice(batch: Mapping[str, Any], start: int, end: int, rows: int) -> Batch:
 BY_PLACE = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 """What a batch says of each place of its texts."""
 
+LENGTHS_APART = 32
+"""Lengths of parts are multiples of this: with few sizes of tensors, memory that was freed fits the next part."""
+
 
 def trimmed(part: Batch) -> Batch:
     """A part without the places behind its texts that are padding in all of them: others of its batch were longer.
 
-    It is left whole where it holds more of each place than is known here, but for labels that ask nothing there.
+    It ends with the first multiple of `LENGTHS_APART` tokens behind its longest text, or where its batch does. It is
+    left whole where it holds more of each place than is known here, but for labels that ask nothing there.
     """
     mask = part.get("attention_mask")
     if not isinstance(mask, Tensor) or any(
@@ -68,7 +73,8 @@ def trimmed(part: Batch) -> Batch:
     ):
         return part
     used = mask.reshape(-1, mask.shape[-1]).any(0).nonzero()
-    end = int(used[-1]) + 1 if len(used) else 1
+    longest = int(used[-1]) + 1 if len(used) else 1
+    end = length_of_batch(longest, LENGTHS_APART, mask.shape[-1])
     along = {name: each for name, each in part.items() if isinstance(each, Tensor) and each.shape == mask.shape}
     if any(name not in BY_PLACE and (each[..., end:] != IGNORED).any() for name, each in along.items()):
         return part

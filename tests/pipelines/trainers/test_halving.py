@@ -15,7 +15,7 @@ from pipelines.core.errors import RecipeError, Stopped
 from pipelines.core.interfaces import Context
 from pipelines.core.load import loads
 from pipelines.core.training_arguments import TrainingArguments
-from pipelines.trainers.halving import Halving, parts_by_size, parts_of, rows_of, trimmed
+from pipelines.trainers.halving import LENGTHS_APART, Halving, parts_by_size, parts_of, rows_of, trimmed
 from tests import tiny
 from tests.pipelines.trainers.test_trainer import classification_loss, examples, simple, weights
 
@@ -171,31 +171,42 @@ def test_parts_hold_every_example_once_in_order(rows: int, parts: int):
     assert max(map(rows_of, made)) == -(-rows // parts)
 
 
-def test_a_part_ends_with_its_longest_text():
-    mask = torch.tensor([[[1, 1, 1, 0], [1, 0, 0, 0]]])
-    ids = torch.arange(8).reshape(1, 2, 4)
-    part = {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(1), "targets": torch.zeros(1, 4)}
+@given(st.integers(0, 300), st.integers(1, 300))
+def test_a_part_ends_behind_its_longest_text(longest: int, length: int):
+    longest = min(longest, length)
+    mask = torch.zeros(1, 2, length)
+    mask[0, 1, :longest] = 1
+    ids = torch.arange(2 * length).reshape(1, 2, length)
+    part = {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(1), "targets": torch.zeros(1, length)}
     short = trimmed(part)
-    assert {name: tuple(value.shape) for name, value in short.items()} == {
-        "input_ids": (1, 2, 3),
-        "attention_mask": (1, 2, 3),
-        "labels": (1,),
-        "targets": (1, 4),
-    }
-    assert torch.equal(short["input_ids"], ids[..., :3])
-    left = {"input_ids": ids[0], "attention_mask": mask[0].flip(-1)}
-    assert trimmed(left)["input_ids"].shape == (2, 4)
-    words = {"input_ids": ids[0], "attention_mask": mask[0], "labels": torch.tensor([[3, -100, 2, -100], [-100] * 4])}
-    assert trimmed(words)["labels"].tolist() == [[3, -100, 2], [-100] * 3]
+    end = short["input_ids"].shape[-1]
+    assert max(longest, 1) <= end < longest + LENGTHS_APART + (longest == 0)
+    assert end % LENGTHS_APART == 0 or end == length  # few sizes, and none behind the batch's own end
+    assert torch.equal(short["input_ids"], ids[..., :end])
+    assert torch.equal(short["attention_mask"], mask[..., :end])
+    assert [tuple(short[name].shape) for name in ("labels", "targets")] == [(1,), (1, length)]
+
+
+def test_a_part_that_begins_with_padding_stays_whole_and_labels_go_with_their_text():
+    ids, mask = torch.arange(96).reshape(2, 48), torch.zeros(2, 48)
+    mask[0, :20] = mask[1, :7] = 1
+    left = {"input_ids": ids, "attention_mask": mask.flip(-1)}
+    assert trimmed(left)["input_ids"].shape == (2, 48)
+    labels = torch.where(mask > 0, ids, -100)
+    words = trimmed({"input_ids": ids, "attention_mask": mask, "labels": labels})
+    assert torch.equal(words["labels"], labels[:, :32])
+
+
+MOSTLY_EMPTY = torch.tensor([[1] + [0] * 39])
 
 
 @pytest.mark.parametrize(
     "part",
     [
-        {"input_ids": torch.ones(2, 4)},
-        {"attention_mask": torch.tensor([[1, 0, 0]]), "labels": torch.tensor([[5, 6, 7]])},  # of a text it becomes
-        {"attention_mask": torch.tensor([[1, 0, 0]]), "decoder_attention_mask": torch.tensor([[1, 1, 0]])},
-        {"attention_mask": torch.tensor([[1, 0, 0]]), "seen": torch.ones(1, 3, 3)},
+        {"input_ids": torch.ones(2, 40)},
+        {"attention_mask": MOSTLY_EMPTY, "labels": torch.full((1, 40), 5)},  # of a text it becomes
+        {"attention_mask": MOSTLY_EMPTY, "decoder_attention_mask": torch.ones(1, 40)},
+        {"attention_mask": MOSTLY_EMPTY, "seen": torch.ones(1, 40, 40)},
     ],
 )
 def test_a_part_of_which_more_is_said_by_place_stays_whole(part: dict[str, Any]):
