@@ -137,7 +137,7 @@ class HiddenStates:
                 inputs = put_together([examples[place] for place in positions])
                 return self._pooled({key: value.to(device) for key, value in inputs.items()})
 
-            found = answers(self.model, examples.lengths.tolist(), answer, **self.reading.running)
+            found = answers(self.model, examples.lengths.tolist(), answer, fills=True, **self.reading.running)
             array = np.ascontiguousarray(np.stack(found).astype(np.float32).swapaxes(0, 1))
             with whole_file(path) as temporary, open(temporary, "wb") as file:
                 np.savez(file, array=array, cut=examples.truncated / max(1, len(texts)), layers=self.layers)

@@ -89,7 +89,8 @@ def embeddings(
         means: NDArray[np.float32] = ((states * real).sum(1) / real.sum(1).clamp(min=1)).cpu().numpy()
         return means
 
-    return np.stack(answers(model, [len(each) for each in ids], answer, **running)).astype(np.float32)
+    found = answers(model, [len(each) for each in ids], answer, fills=True, **running)
+    return np.stack(found).astype(np.float32)
 
 
 def holds_answer(passage: str, answers: Sequence[str]) -> bool:
