@@ -29,6 +29,8 @@ MOST = 1 << 30
 """Bytes of all copies at most."""
 FEWEST = {torch.float32: 4, torch.bfloat16: 1}
 """Rows, below which a call of oneDNN costs more than it saves."""
+WORTH = 1024
+"""Places of all texts together, below which laying the layers out costs more than it saves."""
 
 
 @cache
@@ -44,17 +46,18 @@ def serves(dtype: torch.dtype, proc: Path = Path("/proc")) -> bool:
 
 
 @contextmanager
-def packed(model: nn.Module) -> Iterator[None]:
+def packed(model: nn.Module, places: int = WORTH) -> Iterator[None]:
     """Inside the `with` block the model's linear layers multiply by copies of their weights as they are now, and under
     autocast to bfloat16 its norms hand out bfloat16.
 
-    To be entered where the model computes: under the autocast, if any, that it is asked under. A call that needs a
+    `places` are the tokens of all texts that it will be asked about, where they are known: for few of them layers stay
+    as they are. To be entered where the model computes: under the autocast, if any, that it is asked under. A call that needs a
     gradient, comes from another device or is made under another autocast goes the plain way, and so does a model that
     is compiled, lies elsewhere than on the CPU or is too large to be copied.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     plain = not serves(dtype) or any(is_compiled(each) for each in model.modules())
-    layers = [] if plain else list(_layers(model))
+    layers = [] if plain or places < WORTH else list(_layers(model))
     if sum(weight.numel() for _, weight in layers) * dtype.itemsize > MOST:
         layers = []
     norms = [] if plain or dtype is not torch.bfloat16 else list(_norms(model))

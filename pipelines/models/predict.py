@@ -159,7 +159,7 @@ def answers(
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
     rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), rounded, packed(model), attention_by_size(model):
+    with torch.inference_mode(), rounded, packed(model, sum(lengths) * sequences), attention_by_size(model):
         for number, batch in enumerate(batches):
             done += len(batch)
             if number % world.size != world.rank:

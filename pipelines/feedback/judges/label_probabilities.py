@@ -81,9 +81,10 @@ def label_probabilities(
         model.device.type, torch.bfloat16, enabled=precision == "bf16" and model.device.type == "cuda"
     )
     training = model.training
+    places = sum(row.length for row in rows) * len(wanted)
     model.eval()
     try:
-        with torch.inference_mode(), rounded, packed(model), attention_by_size(model):
+        with torch.inference_mode(), rounded, packed(model, places), attention_by_size(model):
             for begin in range(0, len(order), batch_size):
                 batch = order[begin : begin + batch_size]
                 after = {

@@ -6,7 +6,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from pipelines.models import packed_linear
-from pipelines.models.packed_linear import packed, serves
+from pipelines.models.packed_linear import WORTH, packed, serves
 
 AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512_bf16\n"
 INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: avx2 avx512f avx512_bf16\n"
@@ -59,6 +59,18 @@ def test_bfloat16_answers_are_those_of_autocast(count):
             found = model(rows(count))
     assert found.dtype is expected.dtype is torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=0.016, atol=0.01)
+
+
+@in_bfloat16
+def test_for_few_texts_layers_stay_and_norms_do_not():
+    model = with_norms()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        with packed(model, WORTH - 1):
+            assert is_packed(model) == [True, False, True, True]
+        with packed(model, WORTH):
+            assert is_packed(model) == [True] * 4
+    with torch.inference_mode(), packed(model, WORTH - 1):
+        assert not any(is_packed(model))
 
 
 def with_norms() -> nn.Sequential:
