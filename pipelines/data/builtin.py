@@ -40,13 +40,13 @@ class PythonDocs:
 
     def load(self, split: str) -> Dataset:
         """The rows of a split; the labelled ones name their classes. Raises DataError."""
-        from datasets import Dataset
+        from pipelines.data.tables import in_memory
 
         check_split(split, self.splits(), self.describe())
         table, features = _table(self.name, split)
         if not len(table):
             raise DataError(f"{self.describe()} is empty: this Python comes without its documentation")
-        return Dataset(table, info=features)
+        return in_memory(table, features)
 
     def content_hash(self, split: str) -> str:
         """SHA-256 of the rows: they differ between versions of Python. Raises DataError."""

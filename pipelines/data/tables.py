@@ -37,7 +37,7 @@ from pipelines.core.parquet_footer import row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from datasets import Dataset
+    from datasets import Dataset, DatasetInfo
 
 
 T = TypeVar("T")
@@ -72,7 +72,16 @@ def read(files: Sequence[Path]) -> Dataset:
     if table.num_rows == 0:
         place = files[0] if len(files) == 1 else files[0].parent
         raise DataError(f"{place} holds no rows; give a file with data in it")
-    return Dataset(table)
+    return in_memory(table)
+
+
+def in_memory(table: pa.Table, info: DatasetInfo | None = None) -> Dataset:
+    """The table as a Dataset, named by chance: the data library would read all of it to name it by its content, under
+    which it keeps what it makes of data, and nothing is made of it here."""
+    from datasets import Dataset
+    from datasets.fingerprint import generate_random_fingerprint
+
+    return Dataset(table, info=info, fingerprint=generate_random_fingerprint())
 
 
 def read_file(file: Path) -> pa.Table:
@@ -118,7 +127,6 @@ def read_texts(files: Sequence[Path], column: str, texts: int) -> Dataset | None
     None where that cannot be: other files, or one without the column. Raises DataError.
     """
     import pyarrow as pa
-    from datasets import Dataset
 
     if any(file.suffix != ".parquet" or column not in opened_parquet(file).schema_arrow.names for file in files):
         return None
@@ -128,8 +136,8 @@ def read_texts(files: Sequence[Path], column: str, texts: int) -> Dataset | None
             batches.append(batch)
             left -= sum(1 for cell in batch.column(0).to_pylist() if not isinstance(cell, str) or cell.strip())
             if left <= 0:
-                return Dataset(pa.Table.from_batches(batches))
-    return Dataset(pa.Table.from_batches(batches)) if batches else None
+                return in_memory(pa.Table.from_batches(batches))
+    return in_memory(pa.Table.from_batches(batches)) if batches else None
 
 
 def _parquet(file: Path) -> pa.Table:

@@ -57,6 +57,15 @@ def test_any_text_survives_csv_and_jsonl(tmp_path: Path, cells: list[tuple[str, 
     assert plain(tmp_path / "rows.jsonl") == rows
 
 
+def test_what_was_read_is_not_read_again_to_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)))
+    monkeypatch.setattr("datasets.arrow_dataset.generate_fingerprint", lambda dataset: pytest.fail("it was hashed"))
+    one, other = tables.read([file]), tables.read([file])
+    assert one.to_list() == ROWS
+    assert one._fingerprint != other._fingerprint  # under which another table's rows could be kept
+
+
 def test_cells_of_csv_stay_texts(tmp_path: Path):
     (tmp_path / "n.csv").write_text("text,label\n007,1e3\nNA,nan\n")
     assert plain(tmp_path / "n.csv") == [{"text": "007", "label": "1e3"}, {"text": "NA", "label": "nan"}]
