@@ -10,18 +10,21 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+import pipelines
 from pipelines.core import model_types, registry
 from pipelines.core.config import Block
-from pipelines.core.files import sha256_of
+from pipelines.core.files import home, read_json, sha256_of, write_json
 from pipelines.core.registry import REGISTRIES
 
 AROUND = {"core", "runs"}
@@ -85,8 +88,39 @@ def _blocks(value: object) -> Iterable[Block]:
 
 
 def code_of(modules: Iterable[str]) -> str:
-    """Hash of the code of `modules` and of every `pipelines` module that they use, directly or not."""
-    return digest({module: _read(module)[0] for module in used_by(modules)})
+    """Hash of the code of `modules` and of every `pipelines` module that they use, directly or not.
+
+    Parsing them takes a second, so what came out is kept in `FINERY_HOME/code`.
+    """
+    names = sorted(set(modules))
+    place = _kept_at(names)
+    if place is not None and isinstance(kept := read_json(place).get("code"), str):
+        return kept
+    found = digest({module: _read(module)[0] for module in used_by(names)})
+    if place is not None and place == _kept_at(names):  # else a file was changed while they were read
+        with suppress(OSError):  # a folder that may not be written to costs time and nothing else
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_json(place, {"code": found})
+    return found
+
+
+def _kept_at(names: list[str]) -> Path | None:
+    """Named by all that the code depends on: every file of ours, the tables that names are looked up in, the version of
+    Python. None where a file cannot be read."""
+    try:
+        tables = {name: dict(table) for name, table in REGISTRIES.items()}
+        return home() / "code" / f"{digest([names, tables, sorted(files()), sys.version_info[:2]])}.json"
+    except OSError:
+        return None
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(path, SHA-256) of every file of ours."""
+    for place in pipelines.__path__:
+        for folder, inside, names in os.walk(place):
+            inside[:] = [name for name in inside if name != "__pycache__"]
+            for path in (Path(folder, name) for name in names):
+                yield str(path.relative_to(place)), sha256_of(path)
 
 
 def used_by(modules: Iterable[str]) -> list[str]:

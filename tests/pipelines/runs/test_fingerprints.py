@@ -88,6 +88,54 @@ def test_a_template_of_a_package_counts_with_the_package(package: Path) -> None:
     assert code("pipelines.sandbox.a") != before
 
 
+@pytest.fixture
+def kept(package: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where hashes of code are kept, empty."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FINERY_HOME", str(home))
+    return home / "code"
+
+
+def test_code_is_parsed_once_for_all_processes(kept: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, parse = code("pipelines.sandbox.a"), fingerprints.ast.parse
+    monkeypatch.setattr(fingerprints.ast, "parse", lambda source: pytest.fail("it was parsed again"))
+    assert code("pipelines.sandbox.a") == first
+    (package / "b.py").write_text("f = 2\n")  # any file of ours may change what others use
+    monkeypatch.setattr(fingerprints.ast, "parse", parse)
+    assert code("pipelines.sandbox.a") != first
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"code": 3}', "[]"])
+def test_a_damaged_hash_is_made_anew(kept: Path, damage: str) -> None:
+    first = code("pipelines.sandbox.a")
+    (file,) = kept.iterdir()
+    file.write_text(damage)
+    assert code("pipelines.sandbox.a") == first
+    assert first in file.read_text()
+
+
+def test_a_folder_that_may_not_be_written_to_costs_time_alone(kept: Path) -> None:
+    first = code("pipelines.sandbox.a")
+    shutil.rmtree(kept)
+    kept.write_text("no folder")
+    assert code("pipelines.sandbox.a") == first
+
+
+def test_code_that_changes_while_it_is_read_is_not_kept(
+    kept: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = fingerprints._read
+
+    def read(module: str) -> tuple[str, tuple[str, ...]]:
+        (package / "d.py").write_text(f"z = '{module}'\n")
+        return plain(module)
+
+    monkeypatch.setattr(fingerprints, "_read", read)
+    code("pipelines.sandbox.a")
+    assert not kept.exists()
+
+
 CHANGE_EACH = """
 import json, os, sys
 from pathlib import Path
