@@ -51,9 +51,9 @@ def packed(model: nn.Module, places: int = WORTH) -> Iterator[None]:
     autocast to bfloat16 its norms hand out bfloat16.
 
     `places` are the tokens of all texts that it will be asked about, where they are known: for few of them layers stay
-    as they are. To be entered where the model computes: under the autocast, if any, that it is asked under. A call that needs a
-    gradient, comes from another device or is made under another autocast goes the plain way, and so does a model that
-    is compiled, lies elsewhere than on the CPU or is too large to be copied.
+    as they are. To be entered where the model computes: under the autocast, if any, that it is asked under. A call that
+    needs a gradient, comes from another device or is made under another autocast goes the plain way, and so does a
+    model that is compiled, lies elsewhere than on the CPU or is too large to be copied.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     plain = not serves(dtype) or any(is_compiled(each) for each in model.modules())

@@ -19,7 +19,8 @@ from pipelines.runs import fingerprints
 def import_ahead(modules: Iterable[str]) -> None:
     """Import `modules` and all of ours that they use. Starts no thread and makes no CUDA context."""
     import_module("threadpoolctl")  # with which a fork tells libraries the number of its threads
-    list(fingerprints.files())  # hashed once for every fork
+    with suppress(OSError):
+        list(fingerprints.files())  # hashed once for every fork
     with _gpus_unasked():
         for module in fingerprints.used_by(modules):  # their hashes are then known to every fork too
             with suppress(ImportError):  # the run says what it lacks, if it needs it
