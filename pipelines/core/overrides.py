@@ -1,7 +1,8 @@
 """A recipe as it was written, and the overrides that the command line or a matrix put into it.
 
-An override is `key.path=value`: stages are named by position or id, `stages.mrpc.tuner.r=8`, and a stage that is set to
-null is left out. Places of mistakes lead back to the file and line, or to the command line.
+An override is `key.path=value`: stages are named by position or id, `stages.mrpc.tuner.r=8`. A stage that is set to null
+is left out, and so is a key of the matrix, or a named entry of one. Places of mistakes lead back to the file and line,
+or to the command line.
 """
 
 from __future__ import annotations
@@ -86,11 +87,14 @@ def override(data: dict[str, object], override: str, ids: list[str | None]) -> P
 def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str | None]) -> Position:
     """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
 
-    A stage that is set to null is left out: `stages.pretrain=null`.
+    A stage that is set to null is left out, `stages.pretrain=null`; so is a key of the matrix, `matrix.task=null`, or an
+    entry of it, `matrix.method.lora=null`, with the hypotheses about that entry.
     """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if len(parts) > MOST_PARTS:
         raise ConfigIssues([((path[:40],), f"has {len(parts)} parts, an override path at most {MOST_PARTS}")])
+    if value is None and parts[0] == "matrix" and (place_left := _leave_out(data, ".".join(parts[1:]))) is not None:
+        return place_left
     place: list[str | int] = []
     here: Any = data
     while parts:
@@ -119,9 +123,10 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
         elif not isinstance(here, dict):
             raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
         else:  # keys with dots in them: those of a matrix, and of `require`
-            key = next(
-                (joined for count in range(len(parts), 1, -1) if (joined := ".".join(parts[:count])) in here), part
-            )
+            of_entry = len(place) == 3 and place[0] == "matrix" and part != "search" and part not in here
+            new = ".".join(parts) if of_entry else part  # an entry of the matrix holds override paths
+            joined = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+            key = next((each for each in joined if each in here), new)
         del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
         place.append(key)
         if not parts:
@@ -134,6 +139,46 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
                 here = {"name": here}
                 _put(data, place, here)
     return tuple(place)
+
+
+def _leave_out(data: dict[str, Any], name: str) -> Position | None:
+    """Take a key of the matrix out, or `KEY.ENTRY`; returns its place, None where the matrix has no such key or entry
+    by name. Raises Mistakes."""
+    matrix = data.get("matrix")
+    if not isinstance(matrix, dict):
+        return None
+    key = next((key for key in matrix if name == key or name.startswith(f"{key}.")), "")
+    axis, label = matrix.get(key), name[len(key) + 1 :]
+    entries = {str(entry): entry for entry in axis} if isinstance(axis, dict) else {}
+    if name == key:
+        del matrix[key]
+    elif axis is None or not entries:
+        return None
+    elif label not in entries and any(label.startswith(f"{entry}.") for entry in entries):
+        return None  # a value within an entry
+    elif label not in entries:
+        hint = f"{nearest(label, entries)} Known: {', '.join(entries)}"
+        raise ConfigIssues([(("matrix", key, label), f"is not there to be left out.{hint}")])
+    elif len(entries) == 1:
+        only = f"is the only entry of '{key}', which would have none; leave the key out: matrix.{key}=null"
+        raise ConfigIssues([(("matrix", key, label), only)])
+    else:
+        del axis[entries[label]]
+        entries = {label: label}
+    study, others = data.get("study"), [map(str, each) for each in matrix.values() if isinstance(each, Mapping)]
+    gone = set(entries).difference(*others)
+    if gone and isinstance(study, dict) and isinstance(study.get("hypotheses"), tuple):
+        study["hypotheses"] = tuple(each for each in study["hypotheses"] if not _names(each) & gone)
+    return ("matrix", key, label) if label else ("matrix", key)
+
+
+def _names(hypothesis: object) -> set[object]:
+    """Both entries that a hypothesis is about, as far as they are given."""
+    if not isinstance(hypothesis, Mapping):
+        return set()
+    equal = hypothesis.get("equal")
+    named = [hypothesis.get("better"), hypothesis.get("than"), *(equal if isinstance(equal, tuple) else ())]
+    return {name for name in named if isinstance(name, str)}
 
 
 def _get(data: Any, place: Sequence[str | int]) -> Any:

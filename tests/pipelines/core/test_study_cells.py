@@ -204,6 +204,54 @@ def test_the_matrix_itself_can_be_overridden(study):
     assert study(BASE + METHODS, "study.search=null", "matrix.method.full={stages.mrpc.tuner: full}").groups == ()
 
 
+THREE = (
+    BASE
+    + """\
+matrix:
+  method: {full: {stages.mrpc.tuner: full}, lora: {}, bitfit: {stages.mrpc.tuner: bitfit}}
+  stages.mrpc.seed: [1, 2]
+study:
+  margin: 0.01
+  hypotheses:
+    - {better: full, than: bitfit}
+    - {equal: [lora, full]}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cells", "hypotheses"),
+    [
+        (["matrix.method.bitfit=null"], ["full 1", "full 2", "lora 1", "lora 2"], [("lora", "full")]),
+        (["matrix.method.full=null", "matrix.method.lora=null"], ["bitfit 1", "bitfit 2"], []),
+        (["matrix.method=null"], ["1", "2"], []),
+        (["matrix.stages.mrpc.seed=null", "matrix.method.lora=null"], ["full", "bitfit"], [("full", "bitfit")]),
+        (["matrix.method.full.stages.mrpc.max_train_samples=null", "matrix.method.bitfit=null", "matrix.stages.mrpc.seed=[1]"],
+         ["full 1", "lora 1"], [("lora", "full")]),
+    ],
+)  # fmt: skip
+def test_a_key_of_the_matrix_or_an_entry_may_be_left_out(study, overrides, cells, hypotheses):
+    found = study(THREE, *overrides)
+    assert [" ".join(cell.labels.values()) for cell in found.cells] == cells
+    assert [each.names for each in found.options.hypotheses] == hypotheses
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["matrix.method.lara=null"], "is not there to be left out. Did you mean 'lora'? Known: full, lora, bitfit"),
+        (
+            ["matrix.method.full=null", "matrix.method.lora=null", "matrix.method.bitfit=null"],
+            "bitfit: is the only entry of 'method', which would have none; leave the key out: matrix.method=null",
+        ),
+        (["matrix.method=null", "matrix.stages.mrpc.seed=null"], "matrix: is empty, must have at least one key"),
+        (["matrix.method.lora=null", "study.reference=lora"], "'lora' is no entry of the matrix"),
+    ],
+)
+def test_what_cannot_be_left_out_of_a_matrix_is_said(study, overrides, sentence):
+    assert sentence in said(study, THREE, *overrides)
+
+
 def test_cells_may_not_publish_to_one_place(study):
     text = BASE + "  - {stage: publish, to: registry/x}\n" + METHODS
     assert "each would replace the last one's checkpoint" in said(study, text)
