@@ -118,10 +118,12 @@ def _configs(model: nn.Module) -> list[PreTrainedConfig]:
     """The configurations that the model's parts look their attention up in; none where it is not to be changed."""
     from transformers import PreTrainedModel
 
-    parts = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
-    if not parts or is_compiled(model) or any(is_compiled(each) for each in model.modules()):
+    modules = list(model.modules())
+    parts = [each for each in modules if isinstance(each, PreTrainedModel)]
+    if not parts or any(is_compiled(each) for each in modules):
         return []
-    if any(weight.device.type != "cpu" or name.endswith("sinks") for name, weight in model.named_parameters()):
+    weights = (pair for each in modules for pair in each._parameters.items())
+    if any(weight is not None and (weight.device.type != "cpu" or name.endswith("sinks")) for name, weight in weights):
         return []
     if any(_changes_scores(part.config) for part in parts):
         return []
@@ -149,7 +151,13 @@ def _knows_attentions_by_name(model: nn.Module) -> bool:
     from transformers import PreTrainedModel
 
     parts = [each for each in model.modules() if isinstance(each, PreTrainedModel) and each.config.model_type != "gpt2"]
-    return any(BY_NAME.search(inspect.getsource(sys.modules[type(each).__module__])) for each in parts)
+    return any(_asks_by_name(type(each).__module__) for each in parts)
+
+
+@cache
+def _asks_by_name(module: str) -> bool:
+    """Whether the code of a family, the module of that name, does so: it is read once."""
+    return BY_NAME.search(inspect.getsource(sys.modules[module])) is not None
 
 
 def _drops_weights(model: nn.Module) -> bool:

@@ -44,9 +44,10 @@ def as_before(model: nn.Module) -> None:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether a module, or the model that it wraps, was compiled: hooks that come later do not reach what is in it."""
-    inside = getattr(module, "module", None)
-    whole = hasattr(module, "_orig_mod") or hasattr(inside, "_orig_mod")
-    return whole or getattr(module, "_compiled_call_impl", None) is not None
+    children = module._modules  # looked up as they lie: of every module it is asked, and mostly in vain
+    inside = children.get("module")
+    whole = "_orig_mod" in children or (inside is not None and "_orig_mod" in inside._modules)
+    return whole or module.__dict__.get("_compiled_call_impl") is not None
 
 
 @contextmanager

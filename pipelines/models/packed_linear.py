@@ -56,11 +56,12 @@ def packed(model: nn.Module, places: int = WORTH) -> Iterator[None]:
     model that is compiled, lies elsewhere than on the CPU or is too large to be copied.
     """
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    plain = not serves(dtype) or any(is_compiled(each) for each in model.modules())
-    layers = [] if plain or places < WORTH else list(_layers(model))
+    lays_out, rounds = places >= WORTH, dtype is torch.bfloat16
+    changes = (lays_out or rounds) and serves(dtype) and not any(is_compiled(each) for each in model.modules())
+    layers = list(_layers(model)) if changes and lays_out else []
     if sum(weight.numel() for _, weight in layers) * dtype.itemsize > MOST:
         layers = []
-    norms = [] if plain or dtype is not torch.bfloat16 else list(_norms(model))
+    norms = list(_norms(model)) if changes and rounds else []
     try:
         for layer, weight in layers:
             layer.forward = _forward(layer, weight, dtype)

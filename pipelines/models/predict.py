@@ -153,9 +153,10 @@ def answers(
         raise DataError("the evaluation split has no rows; raise max_eval_samples, or choose a split that has some")
     on_cpu = torch.device(device).type == "cpu"
     fill = 0.0 if not fills else FILLED_ON_CPU / sequences if on_cpu else math.inf
-    most = rows_at_once(model, precision == "bf16") if on_cpu else None
+    most = rows_at_once(model, precision == "bf16") if on_cpu and len(lengths) > 1 else None
     batches = batched_by_length(lengths, batch_size, fill, None if most is None else lambda n: most(n) // sequences)
-    model.to(device=device, dtype=torch.float32).eval()
+    if not _is_ready(model, torch.device(device)):
+        model.to(device=device, dtype=torch.float32).eval()
     mine: list[Sequence[Any] | NDArray[np.generic]] = []
     done = 0
     rounded = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
@@ -175,6 +176,19 @@ def answers(
     return outputs
 
 
+def _is_ready(model: nn.Module, device: torch.device) -> bool:
+    """Whether the model lies on the device in fp32, in evaluation mode: moving it there looks at each weight longer."""
+    import torch
+
+    for module in model.modules():
+        weights = (each for each in (*module._parameters.values(), *module._buffers.values()) if each is not None)
+        if module.training or any(
+            each.device != device or (each.is_floating_point() and each.dtype is not torch.float32) for each in weights
+        ):
+            return False
+    return True
+
+
 def usable_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
     """`wanted` tokens, or as many as the model has positions for and its tokenizer was made for."""
     limits = (wanted or MAX_LENGTH, positions_for_text(model), tokenizer.model_max_length)
@@ -185,12 +199,12 @@ def rows_at_once(model: nn.Module, mixed: bool) -> Callable[[int], int] | None:
     """How many sequences of so many tokens a processor computes at once (`core.costs.rows_on_cpu`), `mixed` saying
     whether in 16 bits; None for a model without attention."""
     from torch import nn
+    from transformers.pytorch_utils import Conv1D
 
     config = getattr(model, "config", None)
     if not (heads := getattr(config, "num_attention_heads", None)):
         return None
-    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    layers = (weight.shape for weight in model.parameters() if weight.ndim == 2 and id(weight) not in looked_up)
+    layers = (part.weight.shape for part in model.modules() if isinstance(part, nn.Linear | Conv1D))
     vocabulary = getattr(config, "vocab_size", None)  # whose logits are taken in chunks, or of few places
     widest = max((max(shape) for shape in layers if vocabulary not in shape), default=1)
     return lambda length: rows_on_cpu(length, widest, heads, mixed)

@@ -15,6 +15,7 @@ from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import named_rows, trainer
+from pipelines.trainers.halving import parts_by_size
 from pipelines.trainers.named_rows import NamedRows
 from pipelines.tuners.full import Full
 from tests import tiny
@@ -67,6 +68,16 @@ def test_the_weights_are_those_of_training_the_whole_matrix(
     untouched = saving.get_input_embeddings().weight[60]  # named by no row: decayed, and nothing else
     torch.testing.assert_close(untouched, plain.get_input_embeddings().weight[60], rtol=1e-6, atol=0)
     assert not torch.equal(untouched, tiny.build(family, tiny.THREE).get_input_embeddings().weight[60])
+
+
+def test_a_batch_is_computed_in_no_more_parts_for_its_many_rows() -> None:
+    batch = {"input_ids": torch.zeros(400, 512, dtype=torch.int64)}
+    model = tiny.build("bert", tiny.THREE, vocab_size=4000)
+    parts = parts_by_size(model, mixed=False)(batch)
+    cut = named_rows.cut(model, tiny.tokenizer(), "adamw_torch", [{"input_ids": list(range(3000))}])
+    assert cut is not None
+    assert len(cut.rows.weight) > 10 * model.config.intermediate_size
+    assert parts_by_size(model, mixed=False)(batch) == parts > 1
 
 
 def test_rows_that_wake_late_are_decayed_from_then_on(context: Callable[..., Context]) -> None:
