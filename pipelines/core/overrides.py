@@ -147,7 +147,7 @@ def _leave_out(data: dict[str, Any], name: str) -> Position | None:
     matrix = data.get("matrix")
     if not isinstance(matrix, dict):
         return None
-    key = next((key for key in matrix if name == key or name.startswith(f"{key}.")), "")
+    key = max((key for key in matrix if name == key or name.startswith(f"{key}.")), key=len, default="")
     axis, label = matrix.get(key), name[len(key) + 1 :]
     entries = {str(entry): entry for entry in axis} if isinstance(axis, dict) else {}
     if name == key:
