@@ -1,8 +1,8 @@
 """A recipe as it was written, and the overrides that the command line or a matrix put into it.
 
-An override is `key.path=value`: stages are named by position or id, `stages.mrpc.tuner.r=8`. A stage that is set to null
-is left out, and so is a key of the matrix, or a named entry of one. Places of mistakes lead back to the file and line,
-or to the command line.
+An override is `key.path=value`: stages are named by position or id, `stages.mrpc.tuner.r=8`. A stage that is set to
+null is left out, and so is a key of the matrix, or a named entry of one. Places of mistakes lead back to the file and
+line, or to the command line.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def override(data: dict[str, object], override: str, ids: list[str | None]) -> P
 def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str | None]) -> Position:
     """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
 
-    A stage that is set to null is left out, `stages.pretrain=null`; so is a key of the matrix, `matrix.task=null`, or an
-    entry of it, `matrix.method.lora=null`, with the hypotheses about that entry.
+    A stage that is set to null is left out, `stages.pretrain=null`; so is a key of the matrix, `matrix.task=null`, or
+    an entry of it, `matrix.method.lora=null`, with the hypotheses about what is gone.
     """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if len(parts) > MOST_PARTS:
@@ -142,14 +142,17 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
 
 
 def _leave_out(data: dict[str, Any], name: str) -> Position | None:
-    """Take a key of the matrix out, or `KEY.ENTRY`; returns its place, None where the matrix has no such key or entry
-    by name. Raises Mistakes."""
+    """Take a key of the matrix out, or `KEY.ENTRY`; returns its place, None where the name is that of a value within an
+    entry, or the matrix as a whole. Raises Mistakes."""
     matrix = data.get("matrix")
-    if not isinstance(matrix, dict):
+    if not name or not isinstance(matrix, dict):
         return None
     key = max((key for key in matrix if name == key or name.startswith(f"{key}.")), key=len, default="")
     axis, label = matrix.get(key), name[len(key) + 1 :]
     entries = {str(entry): entry for entry in axis} if isinstance(axis, dict) else {}
+    if not key:
+        hint = f"{nearest(name, matrix)} Known: {', '.join(matrix)}"
+        raise ConfigIssues([(("matrix", name), f"is not there to be left out.{hint}")])
     if name == key:
         del matrix[key]
     elif axis is None or not entries:

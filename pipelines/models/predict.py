@@ -177,7 +177,7 @@ def answers(
 
 
 def _is_ready(model: nn.Module, device: torch.device) -> bool:
-    """Whether the model lies on the device in fp32, in evaluation mode: moving it there looks at each weight longer."""
+    """Whether the model lies on the device in fp32, in evaluation mode, so that it need not be moved."""
     import torch
 
     for module in model.modules():

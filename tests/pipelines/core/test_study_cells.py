@@ -226,10 +226,14 @@ study:
         (["matrix.method.full=null", "matrix.method.lora=null"], ["bitfit 1", "bitfit 2"], []),
         (["matrix.method=null"], ["1", "2"], []),
         (["matrix.stages.mrpc.seed=null", "matrix.method.lora=null"], ["full", "bitfit"], [("full", "bitfit")]),
-        (["matrix.method.full.stages.mrpc.max_train_samples=null", "matrix.method.bitfit=null", "matrix.stages.mrpc.seed=[1]"],
-         ["full 1", "lora 1"], [("lora", "full")]),
+        (["matrix.method.full.stages.mrpc.max_length=null", "matrix.method=null"], ["1", "2"], []),
+        (
+            ["matrix.method.full.stages.mrpc.max_train_samples=null", "matrix.method.bitfit=null"],
+            ["full 1", "full 2", "lora 1", "lora 2"],
+            [("lora", "full")],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_key_of_the_matrix_or_an_entry_may_be_left_out(study, overrides, cells, hypotheses):
     found = study(THREE, *overrides)
     assert [" ".join(cell.labels.values()) for cell in found.cells] == cells
@@ -239,6 +243,7 @@ def test_a_key_of_the_matrix_or_an_entry_may_be_left_out(study, overrides, cells
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
+        (["matrix.metod=null"], "is not there to be left out. Did you mean 'method'? Known: method, stages.mrpc.seed"),
         (["matrix.method.lara=null"], "is not there to be left out. Did you mean 'lora'? Known: full, lora, bitfit"),
         (
             ["matrix.method.full=null", "matrix.method.lora=null", "matrix.method.bitfit=null"],
