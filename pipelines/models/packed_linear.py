@@ -1,26 +1,24 @@
-"""Linear layers whose weights are laid out once, and norms that stay in bfloat16, for asking a model on a processor.
+"""Linear layers whose weights are laid out once, for asking a model on a processor.
 
 oneDNN multiplies blocks. torch's linear layer hands it a matrix row by row, which it lays out anew at every call; a
 model that is asked, and does not learn meanwhile, can have it laid out beforehand, as torch's inductor does in what it
 compiles. In bfloat16 that is all; in float32 the products are oneDNN's in place of MKL's, which round differently. What
-it saves was measured on AMD's cores (docs/results/speed.md), so float32 is left alone on others.
-
-States that begin in float32, as embeddings do, stay in it from norm to norm under autocast, so that every product
-rounds them again, and sums with what products give are taken in two types. Here a LayerNorm computes in float32 as
-before and hands out bfloat16 (docs/decisions/0051-asking-in-bfloat16.md).
+it saves was measured on AMD's cores (docs/results/speed.md), so float32 is left alone on others. Norms of a model that
+is asked in bfloat16 hand it out (`models.bfloat16_norms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from pipelines.core.launch import NATIVE_BF16, processor, processor_flags
+from pipelines.core.launch import processor
+from pipelines.models.bfloat16_norms import bfloat16_norms, multiplies_bfloat16
 from pipelines.models.layer_compilation import is_compiled
 
 LEAST = 1 << 14
@@ -41,7 +39,7 @@ def serves(dtype: torch.dtype, proc: Path = Path("/proc")) -> bool:
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if dtype is torch.bfloat16:
-        return bool(processor_flags(proc) & NATIVE_BF16)
+        return multiplies_bfloat16(proc)
     return processor("vendor_id", proc) == "AuthenticAMD"
 
 
@@ -61,15 +59,13 @@ def packed(model: nn.Module, places: int = WORTH) -> Iterator[None]:
     layers = list(_layers(model)) if changes and lays_out else []
     if sum(weight.numel() for _, weight in layers) * dtype.itemsize > MOST:
         layers = []
-    norms = list(_norms(model)) if changes and rounds else []
     try:
         for layer, weight in layers:
             layer.forward = _forward(layer, weight, dtype)
-        for norm in norms:
-            norm.forward = _in_bfloat16(norm)
-        yield
+        with bfloat16_norms(model, learns=False) if changes and rounds else nullcontext():
+            yield
     finally:
-        for layer in (*(layer for layer, _ in layers), *norms):
+        for layer, _ in layers:
             layer.__dict__.pop("forward", None)
 
 
@@ -84,29 +80,6 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, Tensor]]:
         plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype is torch.float32
         if plain and weight.numel() >= LEAST:
             yield layer, (weight.T if isinstance(layer, Conv1D) else weight).detach()
-
-
-def _norms(model: nn.Module) -> Iterator[nn.LayerNorm]:
-    """Each one that nobody has changed."""
-    for norm in model.modules():
-        if type(norm) is not nn.LayerNorm or "forward" in norm.__dict__:
-            continue
-        if all(weight.device.type == "cpu" and weight.dtype is torch.float32 for weight in norm.parameters()):
-            yield norm
-
-
-def _in_bfloat16(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
-    """(…, dim) -> the same shape in bfloat16, mean and variance in float32."""
-    plain: Callable[[Tensor], Tensor] = norm.forward
-
-    def forward(given: Tensor) -> Tensor:
-        if given.device.type != "cpu" or torch.is_grad_enabled() or not torch.is_autocast_enabled("cpu"):
-            return plain(given)
-        shape = list(norm.normalized_shape)
-        normal: Tensor = torch.native_layer_norm(given.to(torch.bfloat16), shape, norm.weight, norm.bias, norm.eps)[0]
-        return normal
-
-    return forward
 
 
 def _forward(layer: nn.Module, weight: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -145,6 +145,7 @@ class DPO(PreferenceSubject, Stage):
             tuner=tuner,
             meter=step.meter,
             same_steps=True,
+            beside_reference=True,
         )
         if (measured := held_out if held_out is not None else selection) is not None:
             answers = dpo_step.ask(context, model, step, measured, collate, arguments.per_device_eval_batch_size)

@@ -161,6 +161,7 @@ class KTO(PreferenceSubject, Stage):
             early_stopping_patience=self.early_stopping_patience,
             tuner=tuner,
             meter=step.meter,
+            beside_reference=True,
         )
         save_stage(context, model, tokenizer, head, metrics, tuner)
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from pipelines.models import fsdp
 from pipelines.trainers.model_selection import Examples
@@ -49,7 +50,13 @@ class NamedRows(nn.Module):
         padding = whole.padding_idx
         self.padding_idx = None if padding is None or place[padding] == len(named) else int(place[padding])
 
+        self.gradient: RowGradient | None = None
+        """What takes in the gradients of the weight, where autograd does not."""
+
     def forward(self, ids: Tensor) -> Tensor:
+        if self.gradient is not None and self.weight.requires_grad and torch.is_grad_enabled():
+            looked_up: Tensor = _LookUp.apply(self.weight, self.place[ids], self.gradient)
+            return looked_up
         return nn.functional.embedding(self.place[ids], self.weight, self.padding_idx)
 
     @torch.no_grad()
@@ -62,6 +69,66 @@ class NamedRows(nn.Module):
         return whole
 
 
+class RowGradient:
+    """The gradient of an embedding's weight (rows, dim), of which only the rows that a step read are written and read.
+
+    Autograd would make a matrix of zeros each step, which is then read for its norm, and multiplied where gradients are
+    clipped. Here one matrix stays: what the last step wrote is zeroed when the weight's gradient has been taken away.
+    """
+
+    def __init__(self, weight: nn.Parameter, padding_idx: int | None) -> None:
+        self.weight, self.padding_idx = weight, padding_idx
+        self.whole = torch.zeros_like(weight, requires_grad=False)
+        self.touched = torch.zeros(0, dtype=torch.int64)
+        """Rows that may be other than zero, each once."""
+
+    def add(self, places: Tensor, gradient: Tensor) -> None:
+        """Take in the gradient (…, dim) of what was read at `places` (…,)."""
+        rows, at = torch.unique(places, return_inverse=True)
+        found = torch.ops.aten.embedding_dense_backward(gradient, at, len(rows), -1, False)
+        if self.padding_idx is not None:
+            found[rows == self.padding_idx] = 0
+        if self.weight.grad is None:
+            self.whole[self.touched] = 0
+            self.touched, self.weight.grad = rows, self.whole
+            self.whole[rows] = found
+            return
+        if self.weight.grad is self.whole:
+            self.touched = torch.unique(torch.cat([self.touched, rows]))
+        self.weight.grad[rows] += found
+
+    def part(self) -> Tensor | None:
+        """What stands for the weight where gradients are measured and cut: its gradient is a copy of the touched rows
+        (touched, dim). None while the weight's gradient is another one."""
+        if self.weight.grad is not self.whole:
+            return None
+        rows = self.whole[self.touched]
+        part = torch.empty_like(rows)
+        part.grad = rows
+        return part
+
+    def take_back(self, part: Tensor) -> None:
+        """Write the rows that `part` gave, changed."""
+        assert part.grad is not None
+        self.whole[self.touched] = part.grad
+
+
+class _LookUp(torch.autograd.Function):
+    """Rows of a weight (rows, dim) at places (…,) -> (…, dim); its gradient goes to `RowGradient`."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, weight: Tensor, places: Tensor, gradient: RowGradient) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.gradient = gradient  # type: ignore[attr-defined]
+        return torch.embedding(weight, places)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.gradient.add(ctx.saved_tensors[0], gradient.contiguous())
+        return None, None, None
+
+
 class RowsInUse:
     """The embedding of a model that is being trained, cut to its named rows until `rejoin`."""
 
@@ -69,6 +136,11 @@ class RowsInUse:
         self.model, self.rows, self.places = model, rows, places
         self.decay = 1.0
         """What the weight decay of the steps so far has multiplied the other rows by."""
+
+    def keep_gradient(self) -> RowGradient:
+        """Where the gradients of the rows go from now on. For a process that learns alone, on a processor."""
+        self.rows.gradient = RowGradient(self.rows.weight, self.rows.padding_idx)
+        return self.rows.gradient
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep `decay` in step with the optimizer."""

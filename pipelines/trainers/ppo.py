@@ -269,6 +269,7 @@ class PPO(Stage):
             overrides={"per_device_train_batch_size": share, "gradient_accumulation_steps": 1},
             tuner=OfThePolicy(tuner, whole),
             trainer_of=partial(PPOTrainer, plan=plan),
+            beside_reference=True,
         )
         with gathered(whole, world=context.world):
             whole.policy.finery_beside = {"value": whole.as_critic(tuner)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
@@ -32,6 +32,7 @@ from pipelines.core.training_arguments import TrainingArguments
 from pipelines.data.ragged import SHARED
 from pipelines.data.randomness import permuted
 from pipelines.models import layer_compilation
+from pipelines.models.bfloat16_norms import bfloat16_norms
 from pipelines.objectives.losses import Meter
 from pipelines.tasks.training import LABELS
 from pipelines.trainers import checkpoints, frozen_features, named_rows
@@ -201,6 +202,7 @@ def fit(
     only_named_rows: bool = False,
     frozen_once: bool = False,
     same_steps: bool = False,
+    beside_reference: bool = False,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """Train `model` on `examples`, resuming from the newest complete checkpoint in the stage's folder.
 
@@ -216,7 +218,9 @@ def fit(
     `only_named_rows` says that nothing but the look-up of `input_ids` reads the word embedding, of which rows that no
     example names then take no part in the steps. `frozen_once` has frozen layers below the first that learns asked once
     for each example, without dropout; the model must read the batch of `collate` and nothing else. `same_steps` says
-    that `loss` does the same for every batch of one shape, so that a GPU may replay it.
+    that `loss` does the same for every batch of one shape, so that a GPU may replay it. `beside_reference` says that
+    `loss` compares the model with another, which must be computed alike: its norms stay in float32 then, where they
+    hand out bfloat16 on a processor otherwise.
 
     Returns: (the trained model, the stage's metrics). Raises Stopped after saving when a signal asked to stop,
     Diverged at the first loss that is not finite.
@@ -234,14 +238,20 @@ def fit(
     patience = None if early_stopping_patience is None else EarlyStoppingCallback(early_stopping_patience)
     if patience is not None:
         callbacks.append(patience)
+    rounds = not beside_reference and live.device.type == "cpu" and live.bf16 and not live.torch_compile
+
+    def norms() -> AbstractContextManager[None]:
+        return bfloat16_norms(model, learns=True) if rounds else nullcontext()
+
     frozen = None
     if frozen_once and not (unfreezes and live.dataloader_persistent_workers):  # which would not see that a layer wakes
         whole = live.max_steps * live.train_batch_size * live.gradient_accumulation_steps * context.world.size
         asked = whole if live.max_steps > 0 else None
         epochs = math.ceil(live.num_train_epochs if asked is None else asked / len(examples))
-        frozen = frozen_features.compute_once(
-            context, model, tuner, epochs, collate, loss, asked, live.device, examples, selection
-        )
+        with norms():
+            frozen = frozen_features.compute_once(
+                context, model, tuner, epochs, collate, loss, asked, live.device, examples, selection
+            )
     rows = named_rows.cut(model, tokenizer, live.optim, examples, selection) if only_named_rows else None
     if frozen is not None:
         collate, loss, (examples, selection) = frozen.collate, frozen.loss, frozen.examples
@@ -269,7 +279,7 @@ def fit(
     trainer.rows = rows
     trainer.frozen = frozen
     trainer.same_steps = same_steps and frozen is None
-    with nullcontext() if frozen is None else frozen.passing():
+    with norms(), nullcontext() if frozen is None else frozen.passing():
         trainer.train_stage(resume_from)
     if rows is not None:
         trainer.rejoin(rows)
@@ -358,6 +368,9 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
             self.rows.follow(optimizer)
+            alone = self.context.world.size == 1 and not self.is_deepspeed_enabled
+            if alone and self.args.device.type == "cpu" and not self.args.torch_compile and not self.args.fp16:
+                self.of_rows = self.rows.keep_gradient()
         return optimizer
 
     def own_state(self) -> State:

@@ -100,7 +100,7 @@ class _Attention(torch.autograd.Function):
         torch.bmm(q, k.transpose(1, 2), out=scores)
         if mask is not None:
             scores.view(batch, heads, length, -1).add_(mask)
-        chances = scores.softmax(-1)
+        chances = softmax(scores)
         del scores
         attended = torch.bmm(chances if kept is None else kept.of(chances), v)
         ctx.save_for_backward(q, k, v, chances, *(() if kept is None else (kept.bits,)))
@@ -119,7 +119,7 @@ class _Attention(torch.autograd.Function):
         of_weights = torch.bmm(given, v.transpose(1, 2))
         if kept is not None:
             kept.of_(of_weights)
-        of_scores = torch._softmax_backward_data(of_weights, chances, -1, chances.dtype)
+        of_scores = softmax_backward(of_weights, chances)
         del of_weights
         found = (
             torch.bmm(of_scores, k).mul_(ctx.scale),
@@ -140,3 +140,48 @@ def _laid_out(states: Tensor, kind: torch.dtype, scale: float) -> Tensor:
         return states.reshape(-1, *states.shape[2:])
     scaled = torch.empty(states.shape, dtype=kind)
     return torch.mul(states, scale, out=scaled).view(-1, *states.shape[2:])
+
+
+# -- the softmax -------------------------------------------------------------------------------------------------------
+#
+# torch 2.13 computes a softmax row by row in whole vectors, and what is left of a row number by number. A row shorter
+# than a vector is all rest: 384 x 13 rows of 13 take 518 microseconds in bfloat16 and 793 in float32 on one thread of
+# an AMD EPYC with AVX-512, where 384 x 16 rows of 16 take 84 in float32, and the passes below 157 and 155; their
+# gradients take 325 and 302, and 66 and 47. In bfloat16 a vector is twice as long, and so are the rests
+# (docs/decisions/0049-attention-by-size-on-a-processor.md).
+
+VECTOR = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 0)
+"""Numbers in float32 that torch computes at once on this machine; 0 where nothing was measured."""
+FEWEST = 4096
+"""Scores, below which calls cost more than they save."""
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """exp(scores) over its sum along the last dimension (…, keys), in the type of the scores."""
+    kind, keys = scores.dtype, scores.shape[-1]
+    if _is_known(scores) and keys < VECTOR:
+        shifted = scores.float()
+        powers = (shifted - shifted.amax(-1, keepdim=True)).exp_()
+        return powers.div_(powers.sum(-1, keepdim=True)).to(kind)
+    rest = keys % (2 * VECTOR) if VECTOR else 0
+    if _is_known(scores) and kind is torch.bfloat16 and keys < 8 * VECTOR and rest >= VECTOR // 2:
+        return scores.float().softmax(-1).to(kind)
+    return scores.softmax(-1)
+
+
+def softmax_backward(gradient: Tensor, chances: Tensor) -> Tensor:
+    """The gradient of the scores (…, keys), given that of their softmax, and the softmax, of one type."""
+    kind, keys = chances.dtype, chances.shape[-1]
+    if _is_known(chances) and keys < VECTOR:
+        chances = chances.float()
+        weighted = gradient.float() * chances
+        return torch.addcmul(weighted, chances, weighted.sum(-1, keepdim=True), value=-1).to(kind)
+    if _is_known(chances) and kind is torch.bfloat16 and keys < 2 * VECTOR:
+        return torch._softmax_backward_data(gradient.float(), chances.float(), -1, torch.float32).to(kind)
+    return torch._softmax_backward_data(gradient, chances, -1, kind)
+
+
+def _is_known(values: Tensor) -> bool:
+    """Whether values (…, keys) are of a kind, and so many, that torch's own way may be slower than others."""
+    known = values.dtype in (torch.bfloat16, torch.float32) and values.device.type == "cpu"
+    return known and values.numel() >= FEWEST

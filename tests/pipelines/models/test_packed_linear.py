@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from pipelines.models import packed_linear
+from pipelines.models import bfloat16_norms, packed_linear
 from pipelines.models.packed_linear import WORTH, packed, serves
 
 AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512_bf16\n"
@@ -21,6 +21,7 @@ in_bfloat16 = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def on_every_processor(monkeypatch):
     monkeypatch.setattr(packed_linear, "serves", lambda dtype: True)
+    monkeypatch.setattr(bfloat16_norms, "multiplies_bfloat16", lambda: True)
 
 
 def network() -> nn.Sequential:

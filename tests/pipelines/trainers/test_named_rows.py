@@ -16,7 +16,7 @@ from pipelines.data.encoding import collate
 from pipelines.objectives.losses import classification_loss
 from pipelines.trainers import named_rows, trainer
 from pipelines.trainers.halving import parts_by_size
-from pipelines.trainers.named_rows import NamedRows
+from pipelines.trainers.named_rows import NamedRows, RowGradient
 from pipelines.tuners.full import Full
 from tests import tiny
 
@@ -58,6 +58,7 @@ def test_the_weights_are_those_of_training_the_whole_matrix(
         fitted(context(str(only)), family, only, num_train_epochs=2) for only in (False, True)
     )
     assert cut[0].rows.weight.shape[0] < 30 < plain.get_input_embeddings().weight.shape[0]
+    assert cut[0].rows.gradient is not None
     assert type(saving.get_input_embeddings()) is torch.nn.Embedding
     assert same["all_parameters"] == metrics["all_parameters"]
     assert same["train_loss"] == pytest.approx(metrics["train_loss"], rel=1e-6)
@@ -145,3 +146,56 @@ def test_an_id_that_was_not_named_is_refused() -> None:
     assert torch.equal(rows(torch.tensor([[4, 1]])), rows.weight[[1, 0]][None])
     with pytest.raises(IndexError):
         rows(torch.tensor([3]))
+
+
+PLACES = [torch.tensor([[1, 4, 4], [0, 2, 1]]), torch.tensor([[3, 4, 0]]), torch.tensor([[2], [2], [5]])]
+
+
+@pytest.mark.parametrize("padding", [None, 0])
+def test_gradients_of_rows_are_those_of_autograd(padding: int | None) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Embedding(6, 3, padding_idx=padding)
+    rows = NamedRows(plain, torch.arange(6))
+    gradient = rows.gradient = RowGradient(rows.weight, rows.padding_idx)
+    for step in (
+        PLACES[:1],
+        PLACES[1:],
+        PLACES[2:],
+    ):  # of one batch, of two, and of rows that the last step had as well
+        for places in step:
+            for each in (plain, rows):
+                (each(places).sin() * torch.arange(1.0, 4.0)).sum().backward()
+        torch.testing.assert_close(rows.weight.grad, plain.weight.grad, rtol=1e-6, atol=1e-7)
+        part = gradient.part()
+        assert part is not None
+        assert part.grad is not None
+        assert len(part.grad) == len({place for places in step for place in places.flatten().tolist()})
+        torch.testing.assert_close(part.grad.norm(), plain.weight.grad.norm())
+        torch.nn.utils.clip_grads_with_norm_([part], 0.5, part.grad.norm())
+        gradient.take_back(part)
+        torch.nn.utils.clip_grad_norm_([plain.weight], 0.5)
+        torch.testing.assert_close(rows.weight.grad, plain.weight.grad, rtol=1e-5, atol=1e-7)
+        for each in (plain, rows):
+            each.zero_grad()
+    assert gradient.part() is None
+
+
+def test_a_gradient_that_somebody_else_put_there_is_added_to() -> None:
+    rows = NamedRows(torch.nn.Embedding(6, 3), torch.arange(6))
+    rows.gradient = RowGradient(rows.weight, None)
+    theirs = rows.weight.grad = torch.ones(6, 3)
+    rows(PLACES[0]).sum().backward()
+    assert rows.weight.grad is theirs
+    assert theirs.sum(1).tolist() == [6.0, 9.0, 6.0, 3.0, 9.0, 3.0]
+    assert rows.gradient.part() is None
+
+
+def test_rows_that_do_not_learn_have_no_gradient() -> None:
+    rows = NamedRows(torch.nn.Embedding(6, 3), torch.arange(6))
+    rows.gradient = RowGradient(rows.weight, None)
+    rows.weight.requires_grad_(False)
+    assert not rows(PLACES[0]).requires_grad
+    rows.weight.requires_grad_(True)
+    with torch.no_grad():
+        rows(PLACES[0])
+    assert rows.weight.grad is None

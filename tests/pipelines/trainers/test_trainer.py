@@ -27,7 +27,7 @@ from pipelines.core.errors import Diverged, Stopped
 from pipelines.core.files import COMPLETE
 from pipelines.core.interfaces import Context, Head
 from pipelines.data.encoding import collate
-from pipelines.models import layer_compilation
+from pipelines.models import bfloat16_norms, layer_compilation
 from pipelines.objectives.losses import classification_loss, pretraining_loss, regression_loss, token_loss
 from pipelines.trainers import trainer
 from pipelines.trainers.trainer import EpochSampler, FineryTrainer, order
@@ -649,3 +649,37 @@ def test_a_process_divides_by_the_rows_of_all_while_it_learns_and_by_its_own_whi
     model = torch.nn.Linear(1, 1).train(training)
     value = FineryTrainer.compute_loss(live, model, {"labels": labels}, num_items_in_batch=torch.tensor([8]))
     assert float(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "beside_reference", "kind"),
+    [("bf16", False, torch.bfloat16), ("bf16", True, torch.float32), ("no", False, torch.float32)],
+)
+def test_norms_hand_out_bfloat16_where_products_do_and_no_reference_is_beside(
+    precision: str,
+    beside_reference: bool,
+    kind: torch.dtype,
+    context: Callable[..., Context],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bfloat16_norms, "multiplies_bfloat16", lambda: True)
+    model = tiny.build("bert", tiny.THREE)
+    said: set[torch.dtype] = set()
+    for norm in (each for each in model.modules() if isinstance(each, torch.nn.LayerNorm)):
+        norm.register_forward_hook(lambda module, given, output: said.add(output.dtype))
+    trainer.fit(
+        context(precision=precision),
+        model,
+        tiny.tokenizer(),
+        examples("classification"),
+        collate=batch_of,
+        loss=classification_loss,
+        arguments=SGD | {"max_steps": 1},
+        beside_reference=beside_reference,
+    )
+    assert kind in said
+    assert kind is torch.bfloat16 or said == {kind}
+    said.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        model.train()(**tiny.batch(2, 5))
+    assert said == {torch.float32}

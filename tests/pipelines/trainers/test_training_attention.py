@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from pipelines.core.interfaces import Head
@@ -15,7 +17,7 @@ from pipelines.models.attention_by_size import attention_by_size
 from pipelines.models.log_probabilities import without_dropout
 from pipelines.trainers import training_attention
 from pipelines.trainers.dropout import few_bits
-from pipelines.trainers.training_attention import NAME
+from pipelines.trainers.training_attention import FEWEST, NAME, softmax, softmax_backward
 from tests import tiny
 from tests.pipelines.models.test_attention_by_size import OURS, WITHOUT, gradients, seen
 
@@ -124,19 +126,19 @@ def test_values_may_be_of_another_width_than_queries_and_biases_and_masks_may_le
     q, k, v = (torch.randn(2, 4, 5, width, requires_grad=True) for width in (8, 8, 3))
     bias, mask = (torch.randn(2, 4, 5, 5, requires_grad=True) for _ in range(2))
     module = nn.Module().eval()
-    for given in (
+    for more in (
         {},
         {"position_bias": bias},
         {"attention_mask": mask},
         {"position_bias": bias, "attention_mask": mask},
     ):
-        words: dict[str, Any] = {"attention_mask": None} | given
+        words: dict[str, Any] = {"attention_mask": None} | more
         found = training_attention.training_attention(module, q, k, v, scaling=0.5, **words)[0]
-        added = sum(given.values(), torch.zeros(()))
+        added = sum(more.values(), torch.zeros(()))
         expected = ((q @ k.transpose(2, 3) * 0.5 + added).softmax(-1) @ v).transpose(1, 2)
         assert found.shape == (2, 5, 4, 3)
         torch.testing.assert_close(found, expected)
-        leaves = [q, k, v, *given.values()]
+        leaves = [q, k, v, *more.values()]
         pairs = zip(*(torch.autograd.grad(each.square().sum(), leaves) for each in (found, expected)), strict=True)
         for one, other in pairs:
             torch.testing.assert_close(one, other)
@@ -161,3 +163,67 @@ def test_families_that_compute_something_else_for_names_they_know_stay_eager(
     with attention_by_size(model, training_attention.register()):
         model(**tiny.batch())
     assert asked == [EAGER]
+
+
+# -- the softmax -------------------------------------------------------------------------------------------------------
+
+CLOSE = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float64: 1e-12}
+"""Of the largest: two roundings."""
+
+
+@pytest.fixture(params=[0, 8, 16])
+def vector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """As on machines that compute no, 8 and 16 numbers at once."""
+    monkeypatch.setattr(training_attention, "VECTOR", request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("kind", CLOSE)
+@pytest.mark.parametrize("keys", [1, 2, 7, 8, 13, 16, 20, 31, 32, 33, 40, 63, 64, 127, 130])
+def test_the_softmax_is_torchs_and_so_is_its_gradient(keys: int, kind: torch.dtype, vector: int) -> None:
+    generator = torch.Generator().manual_seed(keys)
+    scores = (4 * torch.randn(FEWEST // keys + 1, keys, generator=generator)).to(kind)
+    gradient = torch.randn(scores.shape, generator=generator).to(kind)
+    exact = scores.double().softmax(-1)
+    found = softmax(scores)
+    assert found.dtype is kind
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=CLOSE[kind])
+    wanted = exact * (gradient.double() - (exact * gradient.double()).sum(-1, keepdim=True))
+    of_scores = softmax_backward(gradient, found)
+    assert of_scores.dtype is kind
+    torch.testing.assert_close(of_scores.double(), wanted, rtol=0, atol=8 * CLOSE[kind] * float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_hidden_keys_get_nothing_and_rows_that_see_nothing_are_even(kind: torch.dtype, vector: int) -> None:
+    scores = torch.randn(1000, 6).to(kind)
+    hidden = torch.finfo(kind).min / 2
+    scores[:, 4:] = hidden
+    scores[7] = hidden
+    scores[8] = 1e4
+    found = softmax(scores).float()
+    seen = torch.cat([found[:7], found[9:]])
+    assert (seen[:, 4:] == 0).all()
+    torch.testing.assert_close(seen.sum(-1), torch.ones(998), rtol=0, atol=0.02)
+    torch.testing.assert_close(found[7:9], torch.full((2, 6), 1 / 6), rtol=0, atol=1e-3)
+    scores[3, 0] = torch.nan
+    assert softmax(scores)[3].isnan().all()
+
+
+@given(keys=st.integers(1, 40), halves=st.booleans(), shift=st.floats(-1e4, 1e4), seed=st.integers(0, 9))
+def test_rows_of_the_softmax_sum_to_one_wherever_they_lie(keys: int, halves: bool, shift: float, seed: int) -> None:
+    kind = torch.bfloat16 if halves else torch.float32
+    scores = torch.randn(FEWEST // keys + 1, keys, generator=torch.Generator().manual_seed(seed)) + shift
+    found = softmax(scores.to(kind))
+    assert (found >= 0).all()
+    torch.testing.assert_close(found.float().sum(-1), torch.ones(len(found)), rtol=0, atol=0.03 if halves else 1e-5)
+
+
+def test_what_the_softmax_is_given_stays_as_it_was(vector: int) -> None:
+    scores = torch.randn(1000, 6)
+    before = scores.clone()
+    found = softmax(scores)
+    kept = found.clone()
+    softmax_backward(scores, found)
+    assert torch.equal(scores, before)
+    assert torch.equal(found, kept)
