@@ -110,9 +110,12 @@ class AuxiliaryHead(nn.Module):  # type: ignore[misc]
         return cls(None if tied else output.weight, output.bias, scale)
 
     def forward(self, hidden: Tensor, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy summed over the labels (): hidden (tokens, dim), embeddings (vocab, dim), labels (tokens,)."""
+        """Cross-entropy summed over the labels (): hidden (tokens, dim), embeddings (vocab, dim), labels (tokens,).
+
+        In the type of the matrix, whatever the model computes in: the head is called beside the model.
+        """
         weight = embeddings if self.weight is None else self.weight
-        return TokenDistributions.of(hidden * self.scale, weight, self.bias).cross_entropy(labels)
+        return TokenDistributions.of(hidden.to(weight.dtype) * self.scale, weight, self.bias).cross_entropy(labels)
 
 
 def prepared(

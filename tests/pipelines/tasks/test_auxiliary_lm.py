@@ -117,6 +117,16 @@ def test_both_losses_are_those_of_two_models(pretrained: Any) -> None:
     assert set(model.state_dict()) == before
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_rounded_states_are_multiplied_in_the_type_of_the_matrix(own: bool) -> None:
+    torch.manual_seed(0)
+    matrix, bias, labels = torch.randn(20, 8), torch.randn(20), torch.tensor([3, 0, 19])
+    head = auxiliary_lm.AuxiliaryHead(matrix if own else None, bias, scale=0.5)
+    states = torch.randn(3, 8).to(torch.bfloat16)
+    expected = cross_entropy(0.5 * states.float() @ matrix.T + bias, labels, reduction="sum")
+    torch.testing.assert_close(head(states, matrix, labels), expected)
+
+
 RECIPE = """\
 name: gpt
 model: {{architecture: {{model_type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 48}}}}
