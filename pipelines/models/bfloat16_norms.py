@@ -58,13 +58,8 @@ def _rounded(norm: nn.LayerNorm, learns: bool) -> Callable[[Tensor], Tensor]:
     plain: Callable[[Tensor], Tensor] = norm.forward
 
     def forward(given: Tensor) -> Tensor:
-        if (
-            given.device.type != "cpu"
-            or not torch.is_autocast_enabled("cpu")
-            or (torch.is_grad_enabled() and not learns)
-        ):
-            return plain(given)
-        if torch.get_autocast_dtype("cpu") is not torch.bfloat16:
+        rounds = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
+        if not rounds or given.device.type != "cpu" or (torch.is_grad_enabled() and not learns):
             return plain(given)
         shape = list(norm.normalized_shape)
         normal: Tensor = torch.native_layer_norm(given.to(torch.bfloat16), shape, norm.weight, norm.bias, norm.eps)[0]

@@ -49,7 +49,6 @@ class NamedRows(nn.Module):
         self.place = nn.Buffer(place, persistent=False)
         padding = whole.padding_idx
         self.padding_idx = None if padding is None or place[padding] == len(named) else int(place[padding])
-
         self.gradient: RowGradient | None = None
         """What takes in the gradients of the weight, where autograd does not."""
 

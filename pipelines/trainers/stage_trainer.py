@@ -116,7 +116,7 @@ class StageTrainer(ShardingTrainer):
         self.masks: MaskStream | None = None
         self.batch_of_step = (-1, 0)
         self.frozen: FrozenFeatures | None = None
-        self.of_rows: RowGradient | None = None
+        self.row_gradient: RowGradient | None = None
         self.operations_of_a_token: int | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
@@ -232,9 +232,9 @@ class StageTrainer(ShardingTrainer):
             norm: Tensor = super()._clip_grad_norm(model)
             return norm
         weights: list[Tensor] = [weight for weight in model.parameters() if weight.grad is not None]
-        part = None if self.of_rows is None else self.of_rows.part()
-        if self.of_rows is not None and part is not None:
-            weights = [part if each is self.of_rows.weight else each for each in weights]
+        part = None if self.row_gradient is None else self.row_gradient.part()
+        if self.row_gradient is not None and part is not None:
+            weights = [part if each is self.row_gradient.weight else each for each in weights]
         norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
         if isinstance(norm, DTensor):  # the root of the sum over all processes
             clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
@@ -242,8 +242,8 @@ class StageTrainer(ShardingTrainer):
         on_cpu = self.args.device.type == "cpu"
         if not on_cpu or not norm + 1e-6 <= self.args.max_grad_norm:  # as torch decides; what is no number is spread
             clip_grads_with_norm_(weights, self.args.max_grad_norm, norm)
-            if self.of_rows is not None and part is not None:
-                self.of_rows.take_back(part)
+            if self.row_gradient is not None and part is not None:
+                self.row_gradient.take_back(part)
         return norm
 
     def floating_point_ops(self, inputs: Any) -> int:

@@ -370,7 +370,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
             self.rows.follow(optimizer)
             alone = self.context.world.size == 1 and not self.is_deepspeed_enabled
             if alone and self.args.device.type == "cpu" and not self.args.torch_compile and not self.args.fp16:
-                self.of_rows = self.rows.keep_gradient()
+                self.row_gradient = self.rows.keep_gradient()
         return optimizer
 
     def own_state(self) -> State:

@@ -163,8 +163,8 @@ def softmax(scores: Tensor) -> Tensor:
         shifted = scores.float()
         powers = (shifted - shifted.amax(-1, keepdim=True)).exp_()
         return powers.div_(powers.sum(-1, keepdim=True)).to(kind)
-    rest = keys % (2 * VECTOR) if VECTOR else 0
-    if _is_known(scores) and kind is torch.bfloat16 and keys < 8 * VECTOR and rest >= VECTOR // 2:
+    has_rest = keys < 8 * VECTOR and keys % (2 * VECTOR) >= VECTOR // 2
+    if _is_known(scores) and kind is torch.bfloat16 and has_rest:
         return scores.float().softmax(-1).to(kind)
     return scores.softmax(-1)
 

@@ -157,11 +157,8 @@ def test_gradients_of_rows_are_those_of_autograd(padding: int | None) -> None:
     plain = torch.nn.Embedding(6, 3, padding_idx=padding)
     rows = NamedRows(plain, torch.arange(6))
     gradient = rows.gradient = RowGradient(rows.weight, rows.padding_idx)
-    for step in (
-        PLACES[:1],
-        PLACES[1:],
-        PLACES[2:],
-    ):  # of one batch, of two, and of rows that the last step had as well
+    # Of one batch, of two, and of rows that the last step had as well.
+    for step in (PLACES[:1], PLACES[1:], PLACES[2:]):
         for places in step:
             for each in (plain, rows):
                 (each(places).sin() * torch.arange(1.0, 4.0)).sum().backward()
