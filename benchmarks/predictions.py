@@ -40,6 +40,7 @@ from pipelines.runs.planning.plan import STEP_SECONDS
 from pipelines.runs.planning.training_memory import Memory, Step
 from pipelines.trainers import training_attention
 from pipelines.trainers.dropout import few_bits
+from pipelines.trainers.joint_projections import joint_projections
 from pipelines.tuners.lora import LoRA
 
 DECISION = Head("sequence_classification", ("no", "maybe", "yes"))
@@ -168,6 +169,7 @@ def as_trained(model: Any, device: str) -> Iterator[None]:
         few_bits() as bits,
         bits.batch(1),
         attention_by_size(model, training_attention.register()),
+        joint_projections(model),
     ):
         yield
 

@@ -42,6 +42,8 @@ NOTHING = ""
 """What is remembered where neither a rule nor an answer fits."""
 TEXT, WANTED = "finery_text_place", "finery_wanted_places"
 """The attributes of a model that remember what was found."""
+RECOMPUTING = "finery_recomputing"
+"""And the one that remembers which of its modules say whether they compute activations twice."""
 
 
 # -- what a caller asks for --------------------------------------------------------------------------------------------
@@ -198,7 +200,16 @@ def can_be_cut(model: nn.Module, layer: Any) -> bool:
     the hooks are gone, nor where a layer is cut into chunks of a length that must divide the places."""
     compiled = is_compiled(model) or is_compiled(layer)
     chunks = getattr(layer, "chunk_size", 0) or getattr(layer, "chunk_size_feed_forward", 0)
-    return not (compiled or chunks or without_wrappers(model).is_activation_checkpointing)
+    return not (compiled or chunks or _recomputes(without_wrappers(model)))
+
+
+def _recomputes(bare: PreTrainedModel) -> bool:
+    """Whether activation checkpointing is on. As transformers' own property, without a walk of all modules each time."""
+    places: tuple[Any, ...] | None = getattr(bare, RECOMPUTING, None)
+    if places is None:
+        places = tuple(module for module in bare.modules() if hasattr(module, "gradient_checkpointing"))
+        setattr(bare, RECOMPUTING, places)
+    return any(place.gradient_checkpointing for place in places)
 
 
 @contextmanager

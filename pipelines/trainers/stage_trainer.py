@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import EarlyStoppingCallback, PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
@@ -30,6 +30,8 @@ from pipelines.objectives.losses import Meter
 from pipelines.trainers import checkpoints, dropout, training_attention
 from pipelines.trainers.checkpoints import State
 from pipelines.trainers.dropout import MaskStream
+from pipelines.trainers.joint_projections import joint_projections
+from pipelines.trainers.light_step import SharedStepAdamW, few_walks
 from pipelines.trainers.sharding import ShardingTrainer
 from pipelines.trainers.throughput import Throughput, peak_memory
 from pipelines.tuners.tuner import Tuner
@@ -117,9 +119,22 @@ class StageTrainer(ShardingTrainer):
         self.batch_of_step = (-1, 0)
         self.frozen: FrozenFeatures | None = None
         self.row_gradient: RowGradient | None = None
+        self.model_weights: list[nn.Parameter] | None = None
+        """Those of the model, while it learns alone."""
         self.operations_of_a_token: int | None = None
         self.seconds_before = 0.0
         self.started = time.monotonic()
+
+    def learns_alone(self) -> bool:
+        """Whether one process computes all as it is written, on a processor."""
+        plain = self.args.device.type == "cpu" and not self.args.torch_compile and not self.args.fp16
+        return plain and self.context.world.size == 1 and not self.is_deepspeed_enabled
+
+    def get_optimizer_cls_and_kwargs(self, *given: Any) -> tuple[Any, dict[str, Any]]:
+        kind, words = super().get_optimizer_cls_and_kwargs(*given)
+        if kind is AdamW and words.get("fused") and self.learns_alone():
+            return SharedStepAdamW, {name: word for name, word in words.items() if name != "fused"}
+        return kind, words
 
     def create_optimizer(self, model: PreTrainedModel = None) -> torch.optim.Optimizer:
         """transformers' own groups, split by the tuner's rates. All that will ever learn is in them from the start."""
@@ -155,6 +170,8 @@ class StageTrainer(ShardingTrainer):
             with (
                 dropout.few_bits() if plain else nullcontext() as self.masks,
                 attention_by_size(self.model, training_attention.register()) if by_size else nullcontext(),
+                joint_projections(self.model) if by_size else nullcontext(),
+                few_walks(self.model) if self.learns_alone() else nullcontext() as self.model_weights,
             ):
                 return super().train(*given, **keywords)
         finally:
@@ -231,7 +248,8 @@ class StageTrainer(ShardingTrainer):
         if not self.context.world.is_sharded and (self.is_deepspeed_enabled or self.args.fp16):
             norm: Tensor = super()._clip_grad_norm(model)
             return norm
-        weights: list[Tensor] = [weight for weight in model.parameters() if weight.grad is not None]
+        every = model.parameters() if self.model_weights is None else self.model_weights
+        weights: list[Tensor] = [weight for weight in every if weight.grad is not None]
         part = None if self.row_gradient is None else self.row_gradient.part()
         if self.row_gradient is not None and part is not None:
             weights = [part if each is self.row_gradient.weight else each for each in weights]

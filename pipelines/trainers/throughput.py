@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipelines.core.interfaces import Gather, Precision
 
-SETTLED = 5.0
+SETTLED = 10.0
 """Seconds of steps before operations are counted and the machine's rate is measured."""
 SIDES = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the matrices whose products tell the machine's rate."""

@@ -368,8 +368,7 @@ class FineryTrainer(StageTrainer, Trainer):  # type: ignore[misc]
         optimizer = super().create_optimizer(model)
         if self.rows is not None:
             self.rows.follow(optimizer)
-            alone = self.context.world.size == 1 and not self.is_deepspeed_enabled
-            if alone and self.args.device.type == "cpu" and not self.args.torch_compile and not self.args.fp16:
+            if self.learns_alone():
                 self.row_gradient = self.rows.keep_gradient()
         return optimizer
 

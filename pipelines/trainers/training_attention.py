@@ -1,16 +1,17 @@
 """Softmax attention written for training on a processor: few passes over the scores, few of them kept.
 
 Eager attention of transformers multiplies the scores by their scale, takes the softmax in float32, drops weights with a
-mask of its own and rounds the rest for the product, each a pass that autograd keeps something of. Here queries bear the
-scale and values what dropout scales up, the softmax is rounded as it is written, and of all pairs the chances and the
-random bits alone are kept; what was dropped is computed again on the way back (as Dao et al. 2022, "FlashAttention",
-section 3.1, do for all scores, arxiv.org/abs/2205.14135). For batches that are too small for the fused kernel, and for
+mask of its own and rounds the rest for the product, each a pass that autograd keeps something of. Here the products
+themselves multiply by the scale and by what dropout scales up, the softmax is rounded as it is written, and of all
+pairs the chances and the random bits alone are kept; what was dropped is computed again on the way back (as Dao et al.
+2022, "FlashAttention", section 3.1, do for all scores, arxiv.org/abs/2205.14135). For batches that are too small for the fused kernel, and for
 dropout, which it has not: `models.attention_by_size` takes it where a model learns. It draws the bits that eager
 attention would draw (`trainers.dropout`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,10 +62,7 @@ def training_attention(
     chance = dropout if module.training else 0.0
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):
-        mask = attention_mask
-        if mask is not None and mask.dtype != kind:
-            # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
-            mask = mask.to(kind).clamp_(min=torch.finfo(kind).min / 2)
+        mask = None if attention_mask is None else fitting(attention_mask, kind)
         masks = few_bits.open_stream() if chance else None
         drawn = not chance or (masks is not None and masks.serves(query, chance))
         if drawn and position_bias is None and (mask is None or not mask.requires_grad):
@@ -75,6 +73,14 @@ def training_attention(
             scores = scores if added is None else scores + added.to(kind)
         weights = functional.dropout(scores.softmax(-1), chance, module.training)
         return (weights @ value.to(kind)).transpose(1, 2).contiguous(), None
+
+
+def fitting(mask: Tensor, kind: torch.dtype) -> Tensor:
+    """What is added to scores, in their type."""
+    if mask.dtype == kind:
+        return mask
+    # The least float32 would be -inf in bfloat16, and a query that sees nothing, as padding may, would get NaN.
+    return mask.to(kind).clamp_(min=torch.finfo(kind).min / 2)
 
 
 class _Attention(torch.autograd.Function):
@@ -92,54 +98,79 @@ class _Attention(torch.autograd.Function):
         masks: few_bits.MaskStream | None,
         kind: torch.dtype,
     ) -> Tensor:
-        batch, heads, length = query.shape[:3]
-        scores = query.new_empty(batch * heads, length, key.shape[2], dtype=kind)
-        kept = None if masks is None else masks.kept(scores, chance)
-        q, k = _laid_out(query, kind, scale), _laid_out(key, kind, 1.0)
-        v = _laid_out(value, kind, 1.0 if kept is None else kept.scale)
-        torch.bmm(q, k.transpose(1, 2), out=scores)
-        if mask is not None:
-            scores.view(batch, heads, length, -1).add_(mask)
-        chances = softmax(scores)
-        del scores
-        attended = torch.bmm(chances if kept is None else kept.of(chances), v)
+        q, k, v = (each.to(kind).reshape(-1, *each.shape[2:]) for each in (query, key, value))
+        attended, chances, kept = attend(q, k, v, query.shape[1], mask, scale, chance, masks)
         ctx.save_for_backward(q, k, v, chances, *(() if kept is None else (kept.bits,)))
-        ctx.kept_scale = 1.0 if kept is None else kept.scale  # type: ignore[attr-defined]
-        ctx.scale, ctx.types = scale, (query.dtype, key.dtype, value.dtype)  # type: ignore[attr-defined]
-        return attended.view(batch, heads, length, -1).transpose(1, 2).contiguous()
+        ctx.scales = scale, 1.0 if kept is None else kept.scale  # type: ignore[attr-defined]
+        ctx.types = query.dtype, key.dtype, value.dtype  # type: ignore[attr-defined]
+        return attended.view(*query.shape[:3], -1).transpose(1, 2).contiguous()
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chances, *bits = ctx.saved_tensors
         batch, _, heads, _ = gradient.shape
-        kept = KeptBits(bits[0], ctx.kept_scale) if bits else None
-        given = _laid_out(gradient.transpose(1, 2), chances.dtype, 1.0)
-        of_value = torch.bmm((chances if kept is None else kept.of(chances)).transpose(1, 2), given)
-        of_weights = torch.bmm(given, v.transpose(1, 2))
-        if kept is not None:
-            kept.of_(of_weights)
-        of_scores = softmax_backward(of_weights, chances)
-        del of_weights
-        found = (
-            torch.bmm(of_scores, k).mul_(ctx.scale),
-            torch.bmm(of_scores.transpose(1, 2), q),
-            of_value if kept is None else of_value.mul_(kept.scale),
-        )
+        scale, kept_scale = ctx.scales
+        given = gradient.transpose(1, 2).to(chances.dtype).reshape(len(q), q.shape[1], -1)
+        found = [torch.empty_like(each) for each in (q, k, v)]
+        attend_backward(given, q, k, v, chances, scale, KeptBits(bits[0], kept_scale) if bits else None, found)
         shaped = (
             each.view(batch, heads, *each.shape[1:]).to(kind) for each, kind in zip(found, ctx.types, strict=True)
         )
         return *shaped, *[None] * 5
 
 
-def _laid_out(states: Tensor, kind: torch.dtype, scale: float) -> Tensor:
-    """`states` (batch, heads, length, head_dim) times `scale`, of one type and one after another: (batch x heads,
-    length, head_dim)."""
-    states = states.to(kind)
-    if scale == 1.0:
-        return states.reshape(-1, *states.shape[2:])
-    scaled = torch.empty(states.shape, dtype=kind)
-    return torch.mul(states, scale, out=scaled).view(-1, *states.shape[2:])
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    mask: Tensor | None,
+    scale: float,
+    chance: float,
+    masks: few_bits.MaskStream | None,
+) -> tuple[Tensor, Tensor, KeptBits | None]:
+    """q (batch x heads, length, width), k and v (batch x heads, keys, width) -> what is attended to (batch x heads,
+    length, width), the softmax of all pairs and which of them are kept."""
+    scores = q.new_empty(*q.shape[:2], k.shape[1])
+    kept = None if masks is None else masks.kept(scores, chance)
+    torch.baddbmm(scores, q, k.transpose(1, 2), beta=0, alpha=scale, out=scores)
+    if mask is not None:
+        scores.view(-1, heads, *scores.shape[1:]).add_(mask)
+    chances = softmax(scores)
+    del scores
+    if kept is None:
+        return torch.bmm(chances, v), chances, None
+    attended = q.new_empty(*q.shape[:2], v.shape[2])
+    torch.baddbmm(attended, kept.of(chances), v, beta=0, alpha=kept.scale, out=attended)
+    return attended, chances, kept
+
+
+def attend_backward(
+    given: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    chances: Tensor,
+    scale: float,
+    kept: KeptBits | None,
+    found: Sequence[Tensor],
+) -> None:
+    """Write the gradients of q, k and v into `found`, `given` that of what was attended to (batch x heads, length,
+    width)."""
+    of_query, of_key, of_value = found
+    kept_scale = 1.0 if kept is None else kept.scale
+    weights = chances if kept is None else kept.of(chances)
+    torch.baddbmm(of_value, weights.transpose(1, 2), given, beta=0, alpha=kept_scale, out=of_value)
+    del weights
+    of_weights = torch.empty_like(chances)
+    torch.baddbmm(of_weights, given, v.transpose(1, 2), beta=0, alpha=kept_scale, out=of_weights)
+    if kept is not None:
+        kept.of_(of_weights)
+    of_scores = softmax_backward(of_weights, chances)
+    del of_weights
+    torch.baddbmm(of_query, of_scores, k, beta=0, alpha=scale, out=of_query)
+    torch.baddbmm(of_key, of_scores.transpose(1, 2), q, beta=0, alpha=scale, out=of_key)
 
 
 # -- the softmax -------------------------------------------------------------------------------------------------------

@@ -402,7 +402,8 @@ class _Tracing:
             self._sublayer(query_tokens) + self._copy(query, key, values, output) + self._inputs(query_tokens, output)
         )
         if not crosses:
-            activations += self._inputs(query_tokens, query, key, values)
+            joint = self._is_joint(query, key)
+            activations += self._inputs(query_tokens, *([query] if joint else [query, key, values]))
         else:
             activations += self._inputs(query_tokens, query) + (
                 self._inputs(seen, key, values) if self.step.mixed else 0
@@ -447,6 +448,14 @@ class _Tracing:
             forward += pairs * weight
             backward += pairs * weight * (1 if dropped else 2)
         return Segment(activations, learnt, forward, backward)
+
+    def _is_joint(self, query: LinearLayer, key: LinearLayer) -> bool:
+        """Whether self-attention makes queries, keys and values by one product, `trainers.joint_projections`."""
+        fields = self.fields
+        changed = fields["position"] == "rotary" or fields["attention_scoring"] in ("general", "cosine")
+        changed = changed or fields["attention_pattern"] == "linear"
+        alike = query.outputs == key.outputs and not fields["qk_norm"]
+        return self.narrow and alike and not changed and self.learnt is None
 
     def _masked(self, hidden: bool, crosses: bool) -> bool:
         """Whether numbers are added to the scores: some keys are `hidden`, or distance counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from tests.pipelines.models.test_attention_by_size import OURS, WITHOUT, gradien
 EAGER = "eager"
 
 
-def compared(model: Any, inputs: dict[str, Any], bf16: bool = False) -> list[str]:
+def compared(
+    model: Any, inputs: dict[str, Any], bf16: bool = False, beside: AbstractContextManager[Any] | None = None
+) -> list[str]:
     """That a model says and learns the same, drawing the same random bits, and which attention it then took."""
 
     def answers() -> tuple[Any, dict[str, torch.Tensor]]:
@@ -37,7 +40,7 @@ def compared(model: Any, inputs: dict[str, Any], bf16: bool = False) -> list[str
     said, expected = answers()
     assert not said.isnan().any()
     asked = seen(model)
-    with attention_by_size(model, training_attention.register()):
+    with attention_by_size(model, training_attention.register()), beside or nullcontext():
         found, learnt = answers()
     near: dict[str, float] = {"rtol": 0.05, "atol": 0.05} if bf16 else {"rtol": 1e-4, "atol": 2e-5}
     torch.testing.assert_close(found, said, **near)

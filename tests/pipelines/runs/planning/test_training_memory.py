@@ -23,6 +23,7 @@ from pipelines.runs.planning.model_size import PLAIN_HEADS, ForeignShape, OwnSha
 from pipelines.runs.planning.training_memory import Step, memory
 from pipelines.trainers import training_attention
 from pipelines.trainers.dropout import few_bits
+from pipelines.trainers.joint_projections import joint_projections
 from pipelines.trainers.muon import MuonWithAdamW, matrices_of_layers
 from pipelines.tuners.lora import LoRA
 from tests.covering import by_turns, covering
@@ -95,6 +96,7 @@ def as_trained(model):
         few_bits() as masks,
         masks.batch(1),
         attention_by_size(model, training_attention.register()),
+        joint_projections(model),
     ):
         yield
 
