@@ -204,7 +204,7 @@ def can_be_cut(model: nn.Module, layer: Any) -> bool:
 
 
 def _recomputes(bare: PreTrainedModel) -> bool:
-    """Whether activation checkpointing is on. As transformers' own property, without a walk of all modules each time."""
+    """Whether activation checkpointing is on. As transformers' property, without a walk of all modules each time."""
     places: tuple[Any, ...] | None = getattr(bare, RECOMPUTING, None)
     if places is None:
         places = tuple(module for module in bare.modules() if hasattr(module, "gradient_checkpointing"))

@@ -2,9 +2,9 @@
 
 A layer of an encoder makes queries, keys and values by three products of the same states, cuts each into heads, and
 autograd does all of it backwards one by one. For short texts on a processor these calls, copies and sums are a part of
-a step that can be felt. Here three matrices are joined where they are cast anyway, their product is cut into heads once, and
-the gradients of the three come out of one product too. What is computed is what `trainers.training_attention` computes,
-with the same bits of dropout; a gradient of the states is rounded once where three were and their sum.
+a step that can be felt. Here three matrices are joined where they are cast anyway, their product is cut into heads
+once, and the gradients of the three come out of one product too. What is computed is what `trainers.training_attention`
+computes, with the same bits of dropout; a gradient of the states is rounded once where three were and their sum.
 
 It serves the self-attention of BERT and of the families of transformers whose code is BERT's, and Finery's own where
 queries and keys are neither turned nor normalised.

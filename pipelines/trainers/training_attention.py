@@ -4,9 +4,9 @@ Eager attention of transformers multiplies the scores by their scale, takes the 
 mask of its own and rounds the rest for the product, each a pass that autograd keeps something of. Here the products
 themselves multiply by the scale and by what dropout scales up, the softmax is rounded as it is written, and of all
 pairs the chances and the random bits alone are kept; what was dropped is computed again on the way back (as Dao et al.
-2022, "FlashAttention", section 3.1, do for all scores, arxiv.org/abs/2205.14135). For batches that are too small for the fused kernel, and for
-dropout, which it has not: `models.attention_by_size` takes it where a model learns. It draws the bits that eager
-attention would draw (`trainers.dropout`).
+2022, "FlashAttention", section 3.1, do for all scores, arxiv.org/abs/2205.14135). For batches that are too small for
+the fused kernel, and for dropout, which it has not: `models.attention_by_size` takes it where a model learns. It draws
+the bits that eager attention would draw (`trainers.dropout`).
 """
 
 from __future__ import annotations
