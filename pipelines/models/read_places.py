@@ -14,7 +14,7 @@ shown that nothing else is read and that logits and gradients stay; every other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from pipelines.core.costs import DENSEST
 from pipelines.models.layer_compilation import as_written, is_compiled
+from pipelines.models.read_queries import first_queries
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -214,7 +215,17 @@ def _recomputes(bare: PreTrainedModel) -> bool:
 
 @contextmanager
 def cut(layer: Any, places: ReadPlaces) -> Iterator[None]:
-    """What follows the attention of `layer` sees the places that are read and no other."""
+    """What follows the attention of `layer` sees the places that are read and no other, and neither do queries where
+    the first place of each row is read."""
+    attention = getattr(layer, "attention", None)
+    attention = getattr(attention, "self", attention)
+    first = places.shape is None and isinstance(attention, nn.Module)
+    with first_queries(attention) if first else nullcontext(), _cut_behind_attention(layer, places):
+        yield
+
+
+@contextmanager
+def _cut_behind_attention(layer: Any, places: ReadPlaces) -> Iterator[None]:
     if hasattr(layer, "_transform"):
         transform: Callable[[Tensor], Tensor] = layer._transform
 

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -311,11 +311,12 @@ class RecipeRun:
                     self.place.link(name, attempt)
                     events.emit("started", fingerprint=fingerprint)
                     before = hardware.energy_counters()
-                    self._make(name, attempt, fingerprint, work)
-                    if stage is not None and stage.trains:
-                        self._keep_curves(attempt, stage_id)
-                    made = self._spent(started, before) | {"versions": fingerprints.versions()}
-                    folder = store.finish(fingerprint, record | made)
+                    with self._given_up_on_error(name, attempt, fingerprint):
+                        work(attempt, fingerprint)
+                        if stage is not None and stage.trains:
+                            self._keep_curves(attempt, stage_id)
+                        made = self._spent(started, before) | {"versions": fingerprints.versions()}
+                        folder = store.finish(fingerprint, record | made)
         self.place.link(name, folder)
         self.folders[stage_id] = folder
         for model in sorted((folder / "tasks").glob("*/model")):  # a stage that leaves a model a task
@@ -327,10 +328,11 @@ class RecipeRun:
         self.place.manifest["stages"].append(listed | spent)
         self.place.save_manifest()
 
-    def _make(self, name: str, attempt: Path, fingerprint: str, work: Callable[[Path, str], None]) -> None:
-        """Do the work of a stage; what is of no use after an error is taken away."""
+    @contextmanager
+    def _given_up_on_error(self, name: str, attempt: Path, fingerprint: str) -> Iterator[None]:
+        """What a stage has made and is of no use after an error is taken away."""
         try:
-            work(attempt, fingerprint)
+            yield
         except BaseException:
             self.place.store.give_up(fingerprint)
             if not attempt.exists():

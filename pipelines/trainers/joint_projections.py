@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from pipelines.models.read_queries import is_of_bert
 from pipelines.trainers import dropout as few_bits
 from pipelines.trainers import training_attention
 from pipelines.trainers.dropout import KeptBits
@@ -66,7 +66,7 @@ def _heads_of(module: nn.Module) -> Heads | None:
         changed = some.query_norm is not None or some.scoring.kind in CHANGED_SCORES or some.num_key_value_groups != 1
         number = some.query.out_features // some.head_dim
         return None if changed else Heads(number, some.head_dim, some.scaling, some.attention_dropout)
-    if type(module).__name__.endswith("SelfAttention") and _reads(type(module).forward) == _reads_bert():
+    if is_of_bert(module):
         return Heads(some.num_attention_heads, some.attention_head_size, some.scaling, some.dropout.p)
     return None
 
@@ -84,18 +84,6 @@ def _is_plain(layer: object) -> bool:
 
 def _form(layer: Any) -> tuple[torch.Size, bool]:
     return layer.weight.shape, layer.bias is None
-
-
-def _reads(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What a function does, wherever it stands."""
-    code: CodeType = function.__code__
-    return code.co_code, code.co_names, code.co_consts, code.co_varnames
-
-
-def _reads_bert() -> tuple[Any, ...]:
-    from transformers.models.bert.modeling_bert import BertSelfAttention
-
-    return _reads(BertSelfAttention.forward)
 
 
 # -- the calls ---------------------------------------------------------------------------------------------------------

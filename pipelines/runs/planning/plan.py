@@ -25,7 +25,7 @@ from pipelines.runs.distributed import hosts
 from pipelines.runs.planning import training_memory
 from pipelines.runs.planning.baseline_size import BaselineShape
 from pipelines.runs.planning.communication import added_seconds, communication
-from pipelines.runs.planning.model_size import TunedWeights, first_line, outputs, shape_of
+from pipelines.runs.planning.model_size import OwnShape, TunedWeights, first_line, outputs, shape_of
 from pipelines.runs.planning.training_memory import Step
 from pipelines.trainers import tuning
 
@@ -341,6 +341,7 @@ class Planner:
             zero=ZERO.get(self.profile, 0),
             padded=stage.stage != "pretrain",
             whole=example.whole or not self._cuts(stage, head, arguments),
+            every_query=not isinstance(self.model, OwnShape),
         )
         if words is None:
             assert baseline is not None

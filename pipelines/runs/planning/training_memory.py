@@ -102,6 +102,8 @@ class Step:
     """Whether sequences are filled up, so that attention needs a mask even where every token sees all others."""
     whole: bool = False
     """Whether the last layer runs for all places, though few of them are read; see `models.read_places`."""
+    every_query: bool = False
+    """Whether its attention does, as that of most models of others; see `models.read_queries`."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +367,9 @@ class _Tracing:
         """Behind its attention it runs for the `read` places; None for all."""
         layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
         length = self.step.length if tokens == "sequence" else self.step.target
-        yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, self._windowed(index))
+        asked = 1 if read is not None and self.head in TEXT_HEADS and self._asks_first(stack) else None
+        windowed = self._windowed(index)
+        yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, windowed, asked)
         if stack.crosses:
             source = self.step.length
             yield self._attention(f"{layer}.cross_attention", tokens, "sequence", length, source, False)
@@ -373,6 +377,12 @@ class _Tracing:
             yield self._feed_forward(f"{layer}.feed_forward", self.tokens[tokens])
         else:
             yield self._cut(self._feed_forward(f"{layer}.feed_forward", read), self.tokens[tokens], read)
+
+    def _asks_first(self, stack: Stack) -> bool:
+        """Whether the last attention of `stack` answers the first query alone, `models.read_queries`."""
+        fields = self.fields
+        products = fields["attention_scoring"] != "additive" and fields["attention_pattern"] != "linear"
+        return products and not stack.causal and not self.step.every_query
 
     def _cut(self, narrow: Segment, tokens: int, read: int) -> Segment:
         """What `narrow` does for `read` places, picked out of all and put back among them: the numbers of the places
@@ -391,17 +401,32 @@ class _Tracing:
         return self.fields["attention_pattern"] == "sliding_window" and (every is None or index % every != 0)
 
     def _attention(
-        self, name: str, queries: str, keys: str, length: int, past: int, causal: bool, windowed: bool = False
+        self,
+        name: str,
+        queries: str,
+        keys: str,
+        length: int,
+        past: int,
+        causal: bool,
+        windowed: bool = False,
+        asked: int | None = None,
     ) -> Segment:
+        """`asked` are the queries of each sequence, if not all."""
         fields, value = self.fields, self.value
         query_tokens, seen = self.tokens[queries], self.tokens[keys]
+        every, length = query_tokens, length if asked is None else asked
+        query_tokens = self.step.batch * length
         query, key, values, output = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value", "output"))
         dim, wide = fields["hidden_size"], query.outputs
         crosses = queries != keys
         activations = (
-            self._sublayer(query_tokens) + self._copy(query, key, values, output) + self._inputs(query_tokens, output)
+            self._sublayer(every) + self._copy(query, key, values, output) + self._inputs(query_tokens, output)
         )
-        if not crosses:
+        if asked is not None:
+            activations += self._inputs(seen, key, values) + (
+                self._inputs(query_tokens, query) if self.step.mixed else 0
+            )
+        elif not crosses:
             joint = self._is_joint(query, key)
             activations += self._inputs(query_tokens, *([query] if joint else [query, key, values]))
         else:
@@ -411,7 +436,7 @@ class _Tracing:
         if fields["qk_norm"]:
             activations += self._head_norms(query_tokens, wide) + self._head_norms(seen, key.outputs)
         learnt = sum(self._gradient(each) for each in (query, key, values, output)) + self._norm_gradient(dim)
-        flowing = query_tokens * dim * FLOAT + query_tokens * wide * value
+        flowing = every * dim * FLOAT + every * wide * value
         if fields["attention_pattern"] == "linear" and not crosses:
             between = self._linear_attention(length, causal)
             return Segment(activations + between, learnt, flowing + between // 4, flowing + between // 2)

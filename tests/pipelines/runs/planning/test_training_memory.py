@@ -307,7 +307,7 @@ def test_models_of_transformers_save_what_is_said_or_more(name):
     tokens = inputs("encoder", 4, 96, 0)[0]["input_ids"]
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": torch.tensor([0, 1, 2, 0])}
     held = [bytes_kept(model, partial(classification_loss, model, batch, head_alone=alone)) for alone in (False, True)]
-    step = Step(batch=4, length=96, target=96, predicted=0, whole=True)
+    step = Step(batch=4, length=96, target=96, predicted=0, whole=True, every_query=True)
     steps = [step, replace(step, whole=False)]
     counted = [memory(shape.words(head), head.kind, 3, each).activations for each in steps]
     assert 0 < counted[0] - counted[1] <= held[0] - held[1]
@@ -326,12 +326,22 @@ def test_models_of_transformers_save_what_is_said_or_more(name):
 )
 def test_the_last_layer_is_counted_for_the_places_that_are_read(head, predicted, read):
     """Behind attention a place keeps a constant number of bytes, and its number where it is picked out."""
-    step = Step(batch=4, length=32, target=0, predicted=predicted)
+    step = Step(batch=4, length=32, target=0, predicted=predicted, every_query=True)
     saved = memory(SIZES, head, 2, replace(step, whole=True)).activations - memory(SIZES, head, 2, step).activations
     values = (
         64 + 2 + 64 // 2 + 64 + 2 * 160
     )  # norm's input and statistics, bits of dropout, what two matrices and gelu read
     assert saved == (4 * (32 - read) * values * 4 - 8 * 4 * read if read < 32 else 0)
+
+
+def test_where_the_first_place_is_read_one_query_of_the_last_attention_is_counted():
+    """Of each other query that are its vector, what it attends to, and for each key and head a chance and bits."""
+    every = Step(batch=4, length=32, target=0, predicted=0, every_query=True)
+    one = replace(every, every_query=False)
+    saved = memory(SIZES, "reward", 1, every).activations - memory(SIZES, "reward", 1, one).activations
+    heads = SIZES["num_attention_heads"]
+    assert saved == 4 * 31 * (2 * 64 * 4 + heads * 32 * (4 + 2))
+    assert memory(SIZES, "masked_lm", 2, every) == memory(SIZES, "masked_lm", 2, one)
 
 
 def test_recomputed_activations_keep_one_vector_a_token_and_layer():
