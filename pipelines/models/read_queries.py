@@ -21,8 +21,8 @@ ATTENTIONS = ("eager", "sdpa", "finery_training")
 
 @contextmanager
 def first_queries(attention: nn.Module) -> Iterator[None]:
-    """Inside the `with` block `attention` attends for the first place of each text alone, where it is BERT's or Finery's
-    own. Other modules, and calls that are not understood, do as before."""
+    """Inside the `with` block `attention` attends for the first place of each text alone, where it is BERT's or
+    Finery's own. Other modules, and calls that are not understood, do as before."""
     before = vars(attention).get("forward")
     asks = _of_bert if is_of_bert(attention) else _of_finery if _is_of_finery(attention) else None
     if asks is None:

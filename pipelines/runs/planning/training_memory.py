@@ -367,9 +367,9 @@ class _Tracing:
         """Behind its attention it runs for the `read` places; None for all."""
         layer, tokens = f"{stack.prefix}layers.{index}", stack.tokens
         length = self.step.length if tokens == "sequence" else self.step.target
-        asked = 1 if read is not None and self.head in TEXT_HEADS and self._asks_first(stack) else None
-        windowed = self._windowed(index)
-        yield self._attention(f"{layer}.attention", tokens, tokens, length, length, stack.causal, windowed, asked)
+        first = read is not None and self.head in TEXT_HEADS and self._asks_first(stack)
+        queries, windowed = 1 if first else length, self._windowed(index)
+        yield self._attention(f"{layer}.attention", tokens, tokens, queries, length, stack.causal, windowed)
         if stack.crosses:
             source = self.step.length
             yield self._attention(f"{layer}.cross_attention", tokens, "sequence", length, source, False)
@@ -401,38 +401,18 @@ class _Tracing:
         return self.fields["attention_pattern"] == "sliding_window" and (every is None or index % every != 0)
 
     def _attention(
-        self,
-        name: str,
-        queries: str,
-        keys: str,
-        length: int,
-        past: int,
-        causal: bool,
-        windowed: bool = False,
-        asked: int | None = None,
+        self, name: str, queries: str, keys: str, length: int, past: int, causal: bool, windowed: bool = False
     ) -> Segment:
-        """`asked` are the queries of each sequence, if not all."""
+        """`length` queries of each sequence, be they all or not, and `past` keys."""
         fields, value = self.fields, self.value
-        query_tokens, seen = self.tokens[queries], self.tokens[keys]
-        every, length = query_tokens, length if asked is None else asked
-        query_tokens = self.step.batch * length
+        every, query_tokens, seen = self.tokens[queries], self.step.batch * length, self.tokens[keys]
         query, key, values, output = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value", "output"))
         dim, wide = fields["hidden_size"], query.outputs
         crosses = queries != keys
         activations = (
             self._sublayer(every) + self._copy(query, key, values, output) + self._inputs(query_tokens, output)
         )
-        if asked is not None:
-            activations += self._inputs(seen, key, values) + (
-                self._inputs(query_tokens, query) if self.step.mixed else 0
-            )
-        elif not crosses:
-            joint = self._is_joint(query, key)
-            activations += self._inputs(query_tokens, *([query] if joint else [query, key, values]))
-        else:
-            activations += self._inputs(query_tokens, query) + (
-                self._inputs(seen, key, values) if self.step.mixed else 0
-            )
+        activations += self._projected(name, query_tokens, seen, crosses)
         if fields["qk_norm"]:
             activations += self._head_norms(query_tokens, wide) + self._head_norms(seen, key.outputs)
         learnt = sum(self._gradient(each) for each in (query, key, values, output)) + self._norm_gradient(dim)
@@ -473,6 +453,16 @@ class _Tracing:
             forward += pairs * weight
             backward += pairs * weight * (1 if dropped else 2)
         return Segment(activations, learnt, forward, backward)
+
+    def _projected(self, name: str, query_tokens: int, seen: int, crosses: bool) -> int:
+        """What queries, keys and values keep of what they are made of."""
+        query, key, values = (self.layers[f"{name}.{each}"] for each in ("query", "key", "value"))
+        if query_tokens < seen and not crosses:
+            own = self._inputs(query_tokens, query) if self.step.mixed else 0
+            return own + self._inputs(seen, key, values)
+        if crosses:
+            return self._inputs(query_tokens, query) + (self._inputs(seen, key, values) if self.step.mixed else 0)
+        return self._inputs(query_tokens, *([query] if self._is_joint(query, key) else [query, key, values]))
 
     def _is_joint(self, query: LinearLayer, key: LinearLayer) -> bool:
         """Whether self-attention makes queries, keys and values by one product, `trainers.joint_projections`."""
