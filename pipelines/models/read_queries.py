@@ -24,11 +24,11 @@ def first_queries(attention: nn.Module) -> Iterator[None]:
     """Inside the `with` block `attention` attends for the first place of each text alone, where it is BERT's or
     Finery's own. Other modules, and calls that are not understood, do as before."""
     before = vars(attention).get("forward")
-    asks = _of_bert if is_of_bert(attention) else _of_finery if _is_of_finery(attention) else None
-    if asks is None:
+    attend_of = _first_of_bert if is_of_bert(attention) else _first_of_finery if _is_of_finery(attention) else None
+    if attend_of is None:
         yield
         return
-    attention.forward = asks(attention, attention.forward)
+    attention.forward = attending_to_itself(attention, attend_of(attention))
     try:
         yield
     finally:
@@ -62,37 +62,23 @@ def _is_of_finery(module: Any) -> bool:
 
 
 Forward = Callable[..., tuple[Tensor, Tensor | None]]
+Attend = Callable[[Tensor, Tensor | None, Any, dict[str, Any]], Tensor | None]
+"""`attend(states, mask, rotation, other words)`: what the module gives, or None where it is to do so itself."""
 
 
-def _of_bert(module: Any, plain: Forward) -> Forward:
-    def forward(
+def attending_to_itself(module: Any, attend: Attend) -> Forward:
+    """A `forward` for BERT's attention or Finery's that asks `attend` wherever states attend to themselves alone."""
+    plain: Forward = module.forward
+
+    def of_bert(
         hidden_states: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        if past_key_values is not None or not _is_served(module, hidden_states, attention_mask, named):
+        attended = attend(hidden_states, attention_mask, None, named) if past_key_values is None else None
+        if attended is None:
             return plain(hidden_states, attention_mask, past_key_values, **named)
+        return attended, None
 
-        def by_head(layer: nn.Module, states: Tensor) -> Tensor:
-            made: Tensor = layer(states)
-            return made.view(*states.shape[:2], -1, module.attention_head_size).transpose(1, 2)
-
-        attended = _attend(
-            module,
-            by_head(module.query, hidden_states[:, :1]),
-            by_head(module.key, hidden_states),
-            by_head(module.value, hidden_states),
-            attention_mask,
-            module.dropout.p,
-            named,
-        )
-        return _spread(attended.flatten(2), hidden_states.shape[1]), None
-
-    return forward
-
-
-def _of_finery(module: Any, plain: Forward) -> Forward:
-    from pipelines.architectures.positions import rotate
-
-    def forward(
+    def of_finery(
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
@@ -101,17 +87,44 @@ def _of_finery(module: Any, plain: Forward) -> Forward:
         **named: Any,
     ) -> tuple[Tensor, Tensor | None]:
         itself = key_value_states is None and past_key_values is None
-        if not itself or not _is_served(module, hidden_states, attention_mask, named):
+        attended = attend(hidden_states, attention_mask, rotation, named) if itself else None
+        if attended is None:
             return plain(hidden_states, attention_mask, key_value_states, past_key_values, rotation, **named)
-        query = module._by_head(module.query, hidden_states[:, :1])
+        return attended, None
+
+    return of_bert if is_of_bert(module) else of_finery
+
+
+def _first_of_bert(module: Any) -> Attend:
+    def by_head(layer: nn.Module, states: Tensor) -> Tensor:
+        made: Tensor = layer(states)
+        return made.view(*states.shape[:2], -1, module.attention_head_size).transpose(1, 2)
+
+    def attend(states: Tensor, mask: Tensor | None, _: Any, named: dict[str, Any]) -> Tensor | None:
+        if not _is_served(module, states, mask, named):
+            return None
+        query = by_head(module.query, states[:, :1])
+        key, value = by_head(module.key, states), by_head(module.value, states)
+        return _spread(_attend(module, query, key, value, mask, module.dropout.p, named).flatten(2), states.shape[1])
+
+    return attend
+
+
+def _first_of_finery(module: Any) -> Attend:
+    from pipelines.architectures.positions import rotate
+
+    def attend(states: Tensor, mask: Tensor | None, rotation: Any, named: dict[str, Any]) -> Tensor | None:
+        if not _is_served(module, states, mask, named):
+            return None
+        query = module._by_head(module.query, states[:, :1])
         query = module.scoring.of_query(query if module.query_norm is None else module.query_norm(query))
         if rotation is not None:
             query = rotate(query, (rotation[0][..., :1, :], rotation[1][..., :1, :]))
-        key, value = module._keys_and_values(hidden_states, rotation)
-        attended = _attend(module, query, key, value, attention_mask, module.attention_dropout, named)
-        return _spread(module.output(attended.flatten(2)), hidden_states.shape[1]), None
+        key, value = module._keys_and_values(states, rotation)
+        attended = _attend(module, query, key, value, mask, module.attention_dropout, named)
+        return _spread(module.output(attended.flatten(2)), states.shape[1])
 
-    return forward
+    return attend
 
 
 def _is_served(module: Any, states: Tensor, mask: Tensor | None, named: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ queries and keys are neither turned nor normalised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pipelines.models.read_queries import is_of_bert
+from pipelines.models.read_queries import Attend, attending_to_itself, is_of_bert
 from pipelines.trainers import dropout as few_bits
 from pipelines.trainers import training_attention
 from pipelines.trainers.dropout import KeptBits
@@ -44,7 +44,7 @@ def joint_projections(model: nn.Module) -> Iterator[None]:
     served = [(module, heads) for module in model.modules() if (heads := _heads_of(module)) is not None]
     try:
         for module, heads in served:
-            module.forward = _of_finery(module, heads) if hasattr(module, "scoring") else _of_bert(module, heads)
+            module.forward = attending_to_itself(module, _attend_of(module, heads))
         yield
     finally:
         for module, _ in served:
@@ -89,38 +89,12 @@ def _form(layer: Any) -> tuple[torch.Size, bool]:
 # -- the calls ---------------------------------------------------------------------------------------------------------
 
 
-def _of_bert(module: Any, heads: Heads) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    plain: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
+def _attend_of(module: Any, heads: Heads) -> Attend:
+    def attend(states: Tensor, mask: Tensor | None, rotation: Any, named: dict[str, Any]) -> Tensor | None:
+        joined = None if rotation is not None else _joined(module, heads, states, mask, named)
+        return joined if joined is None or is_of_bert(module) else module.output(joined)
 
-    def forward(
-        hidden_states: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **named: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        joined = None if past_key_values is not None else _joined(module, heads, hidden_states, attention_mask, named)
-        if joined is None:
-            return plain(hidden_states, attention_mask, past_key_values, **named)
-        return joined, None
-
-    return forward
-
-
-def _of_finery(module: Any, heads: Heads) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    plain: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
-
-    def forward(
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        key_value_states: Tensor | None = None,
-        past_key_values: Any = None,
-        rotation: Any = None,
-        **named: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        itself = key_value_states is None and past_key_values is None and rotation is None
-        joined = _joined(module, heads, hidden_states, attention_mask, named) if itself else None
-        if joined is None:
-            return plain(hidden_states, attention_mask, key_value_states, past_key_values, rotation, **named)
-        return module.output(joined), None
-
-    return forward
+    return attend
 
 
 def _joined(module: Any, heads: Heads, states: Tensor, mask: Tensor | None, named: dict[str, Any]) -> Tensor | None:
