@@ -1,6 +1,7 @@
 """Prediction for an evaluation: Finery's way beside `Trainer.predict` and lm_eval, and an article read once beside once an option, in one run.
 
-Of classes, and of SQuAD's windows of 384 tokens, from whose logits the best spans are then found for both.
+Of classes, and of SQuAD's windows of 384 tokens, from whose logits the best spans are then found for both: batches of
+neighbours from all over the validation set, since each article has passages of its own length.
 
 The same model, the same rows, the same batch size; logits are checked to be equal first. Peer: transformers' `Trainer.predict`
 with dynamic padding, the faster of eager and fused attention, and `bf16_full_eval` for bf16 (measured where the machine is faster in it), tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE
@@ -19,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from rows import Row, report
 from pipelines.architectures.registration import register
 from pipelines.core.architecture_fields import resolve
 from pipelines.core.decoding import SpanSettings
-from pipelines.core.interfaces import Head
+from pipelines.core.interfaces import Head, Rows
 from pipelines.core.registry import TASKS
 from pipelines.data.encoding import collate, encode
 from pipelines.models.opening import auto_class, head_settings
@@ -174,7 +176,7 @@ def spans_beside_trainer(rounds: int, rows: int) -> None:
     words = tokenizer()
     task: Any = TASKS.load("squad")
     opened = model(ENCODER, task.head)
-    given: Any = task.rows("validation", max(4, rows // 4))
+    given: Any = spread(task.rows("validation", None), max(1, rows // 64))
     windows = encode_questions(words, given, WINDOW, STRIDE, keep_contexts=True)
 
     def texts(logits: Any) -> list[str]:
@@ -199,6 +201,14 @@ def spans_beside_trainer(rounds: int, rows: int) -> None:
         difference = max(float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True))
         same = float(np.mean([one == two for one, two in zip(texts(found), texts(expected), strict=True)]))
         told(f"score {len(windows)} windows of squad", mixed, (theirs, ours), same, difference, score)
+
+
+def spread(given: Rows, batches: int) -> Rows:
+    """So many batches of neighbouring rows, evenly spread."""
+    starts = np.linspace(0, len(given) - BATCH, batches).astype(int)
+    taken = [row for start in starts for row in range(start, start + BATCH)]
+    columns = ((field.name, getattr(given, field.name)) for field in fields(given))
+    return replace(given, **{name: column and [column[row] for row in taken] for name, column in columns})
 
 
 def articles_once(rounds: int, rows: int) -> None:

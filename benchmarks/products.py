@@ -32,8 +32,9 @@ class Laid(NamedTuple):
     dtype: torch.dtype
 
 
-Product = tuple[Any, tuple[Any, ...]]
-"""One of torch's operations, and what it was given: how its tensors lay, and everything else as it was."""
+Product = tuple[Any, tuple[Any, ...], tuple[tuple[str, Any], ...]]
+"""One of torch's operations, and what it was given by place and by name: how its tensors lay, and everything else as it
+was."""
 
 
 class _Noting(TorchDispatchMode):
@@ -42,9 +43,11 @@ class _Noting(TorchDispatchMode):
         self.found: Counter[Product] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
         if func.overloadpacket in ASKED:
-            self.found[(func, tuple(map(_laid, args)))] += 1
-        return func(*args, **(kwargs or {}))
+            by_name = tuple((name, _laid(given)) for name, given in named.items())
+            self.found[(func, tuple(map(_laid, args)), by_name)] += 1
+        return func(*args, **named)
 
 
 def _laid(given: Any) -> Any:
@@ -62,20 +65,27 @@ def products_of(work: Callable[[], Any]) -> Counter[Product]:
 
 def alone(products: Counter[Product], clock: Callable[[], float] = time.perf_counter, rounds: int = 3) -> float:
     """Seconds of these products and nothing else, the least of `rounds`."""
-    laid = {each for _, given in products for each in given if isinstance(each, Laid)}
-    tensors: dict[Any, torch.Tensor] = {
-        each: torch.empty_strided(*each[:2], dtype=each.dtype).normal_() for each in laid
-    }
+    tensors: dict[tuple[Laid, bool], torch.Tensor] = {}
+
+    def laid_out(given: Any, name: str = "") -> Any:
+        if not isinstance(given, Laid):
+            return given
+        kept = given, name == "out"  # what is written is none of what is read
+        if kept not in tensors:
+            numbers = 1 + sum((size - 1) * stride for size, stride in zip(given.shape, given.strides, strict=True))
+            tensors[kept] = torch.empty(numbers, dtype=given.dtype).normal_().as_strided(given.shape, given.strides)
+        return tensors[kept]
+
     calls = [
-        (func, [tensors[each] if isinstance(each, Laid) else each for each in given], times)
-        for (func, given), times in products.items()
+        (func, [laid_out(each) for each in given], {name: laid_out(each, name) for name, each in by_name}, times)
+        for (func, given, by_name), times in products.items()
     ]
     taken = []
     with torch.inference_mode():
         for _ in range(rounds + 1):  # the first one is not counted
             started = clock()
-            for func, given, times in calls:
+            for func, given, named, times in calls:
                 for _ in range(times):
-                    func(*given)
+                    func(*given, **named)
             taken.append(clock() - started)
     return min(taken[1:])

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = sorted((Path(__file__).resolve().parents[1] / "benchmarks").rglob("*.py"))
 
@@ -60,3 +61,19 @@ def test_new_rows_replace_old_ones_and_a_program_that_failed_none(performance: M
     assert "| a step | Trainer | 3 s | 2 s | 1.50 | 1.5 | losses |" in page
     assert "Not measured:\n\n- `python jobs.py`: failed: no memory" in page
     assert [performance.Measurement.from_json(json.dumps(asdict(each))) for each in joined] == joined
+
+
+def test_products_are_asked_again_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS[0].parent))
+    products = import_module("products")
+    rows, weight = torch.ones(3, 4), torch.ones(5, 4, requires_grad=True)
+    batch, found = torch.ones(2, 3, 3), torch.empty(2, 3, 3)
+
+    def work() -> None:
+        torch.nn.functional.linear(rows, weight).sum().backward()
+        torch.baddbmm(found, batch, batch, beta=0, alpha=0.5, out=found)
+
+    noted = products.products_of(work)
+    assert sum(noted.values()) == 3  # there, back to the weight, and the one that writes where it is told
+    alone = products.products_of(lambda: products.alone(noted, rounds=1))
+    assert alone == {each: 2 * times for each, times in noted.items()}
