@@ -184,6 +184,12 @@ class Example:
     mean: tuple[int, int] | None = None
     """Tokens that it reads, and of a target, on average; None where that is not known or all are full."""
     second: SecondModel | None = None
+    spared: int = 0
+    """Of `forwards`, those whose place the first pass that learns takes, where it reads all examples of a process."""
+
+    def spares(self, accumulated: int) -> int:
+        """Passes that are spared where a process learns from so many batches a step, one after another."""
+        return self.spared if accumulated * self.updates == 1 else 0
 
     def usual(self, padded: float = 1.0) -> Example:
         """It with the lengths that it has on average, in batches that padding makes so many times longer."""

@@ -216,6 +216,7 @@ class PPO(Stage):
             s.response_length,
             s.response_length,
             forwards=FORWARDS + bodies - 1 + PASSES * (learnt - 1),
+            spared=0 if s.ptx_coef else bodies,
             copies=not self.tuner.keeps_base,
             reads=READS,
             written=s.response_length if self.rollouts == "transformers" else 0,

@@ -3,7 +3,8 @@
 An iteration samples a completion of each prompt of the batch, scores it, works out how much better each token was
 than expected, and then takes several optimizer steps on what it sampled: `num_ppo_epochs` times over
 `num_mini_batches`. All of these but the last are taken here; the last is left to the Trainer, whose schedule,
-checkpoints, events and stop thus count iterations.
+checkpoints, events and stop thus count iterations. What the policy and its value function say of the completions before
+they learn is what their first learning pass says, which is not asked for twice where it reads all of them.
 
 Stiennon et al. 2020, section 3.4, arxiv.org/abs/2009.01325; Ouyang et al. 2022, section 3.5,
 arxiv.org/abs/2203.02155. What is random is a function of (seed, iteration, place), so that a killed run goes on with
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -73,6 +74,14 @@ class PPOPlan:
     """Completions that a process learns from at once."""
     blocks: Any = None
     """Pretraining text (blocks, tokens), for PPO-ptx."""
+
+
+class FirstPass(NamedTuple):
+    """What the policy and its value function say of all completions before they learn, with its gradients."""
+
+    rows: list[int]
+    """The completions, in the order of the pass."""
+    outputs: TokenOutputs
 
 
 @dataclass
@@ -139,8 +148,8 @@ class PPOTrainer(FineryTrainer):
         self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None = None
     ) -> Tensor:
         """One iteration; the gradient of its last minibatch is left for the Trainer's own optimizer step."""
-        experience, metrics = self.collected(inputs["row"].tolist(), inputs["draw"].tolist())
-        loss, learnt = self.updated(model, experience)
+        experience, first, metrics = self.collected(model, inputs["row"].tolist(), inputs["draw"].tolist())
+        loss, learnt = self.updated(model, experience, first)
         self.iteration_metrics = metrics | learnt
         self.controller.update(metrics["kl"], len(experience) * self.args.world_size)
         if self.context.world.is_main:
@@ -150,8 +159,11 @@ class PPOTrainer(FineryTrainer):
 
     # -- sampling and scoring --------------------------------------------------------------------------------------
 
-    def collected(self, rows: list[int], draws: list[int]) -> tuple[Experience, dict[str, float]]:
-        """(completions of the prompts at `rows` with the advantage of each token, metrics of the iteration so far)."""
+    def collected(
+        self, model: nn.Module, rows: list[int], draws: list[int]
+    ) -> tuple[Experience, FirstPass | None, dict[str, float]]:
+        """(completions of the prompts at `rows` with the advantage of each token, the pass to learn from first where it
+        reads all of them, metrics of the iteration so far)."""
         plan, s = self.plan, self.plan.settings
         prompts, texts = [list(plan.prompts[row]) for row in rows], [plan.texts[row] for row in rows]
         with self.compute_loss_context_manager():
@@ -169,8 +181,9 @@ class PPOTrainer(FineryTrainer):
             mask,
             *(torch.zeros_like(mask, dtype=torch.float32) for _ in range(4)),
         )
-        columns = self._columns(experience, self._policy_columns)
         reference = self._columns(experience, self._reference_columns)[0]
+        first = self._first_pass(model, experience)
+        columns = self._columns(experience, self._policy_columns) if first is None else _spread_out(experience, first)
         experience.old, experience.values, entropies = columns
 
         kl = estimated_kl(experience.old, reference, s.kl_estimator) * mask
@@ -197,7 +210,7 @@ class PPOTrainer(FineryTrainer):
         every = [text for process in self.context.gather(written.texts) for text in process]
         metrics["distinct"] = len(set(every)) / len(every)
         self._show(texts, written, raw, kl.sum(1))
-        return experience, metrics
+        return experience, first, metrics
 
     def _columns(self, experience: Experience, ask: Callable[[dict[str, Tensor]], tuple[Tensor, ...]]) -> list[Tensor]:
         """Columns (rows, length) of what `ask` tells about the named tokens, in batches of similar lengths,
@@ -214,6 +227,16 @@ class PPOTrainer(FineryTrainer):
             for column, values in zip(columns, values_by_column, strict=True):
                 column[rows] = spread(values.float(), experience.mask[rows])
         return columns
+
+    def _first_pass(self, model: nn.Module, experience: Experience) -> FirstPass | None:
+        """The pass that is learnt from first; None where it reads a part of the completions, or follows a pass through
+        pretraining text. It keeps what a backward pass needs, so nothing else is asked between the two."""
+        s = self.plan.settings
+        if s.num_mini_batches > 1 or s.ptx_coef or len(experience) > self.plan.micro_batch:
+            return None
+        rows = next(self._parts(experience, next(self._minibatches(len(experience), 0))))
+        with self.compute_loss_context_manager():
+            return FirstPass(rows, self._asked(model, experience, rows))
 
     def _policy_columns(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return tuple(self.bare(inputs, temperature=self.plan.settings.temperature))
@@ -232,7 +255,9 @@ class PPOTrainer(FineryTrainer):
 
     # -- learning from what was sampled ----------------------------------------------------------------------------
 
-    def updated(self, model: nn.Module, experience: Experience) -> tuple[Tensor, dict[str, float]]:
+    def updated(
+        self, model: nn.Module, experience: Experience, first: FirstPass | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
         """(mean loss of the minibatches (), metrics). The last minibatch's gradient is not applied yet.
 
         `target_kl` ends the epochs early: Huang et al. 2022, "The 37 Implementation Details of Proximal Policy
@@ -246,7 +271,8 @@ class PPOTrainer(FineryTrainer):
             for number, rows in enumerate(self._minibatches(len(experience), epoch)):
                 if losses:
                     self._step(model)
-                losses.append(self._accumulate(model, experience, rows, sums, (epoch, number)))
+                losses.append(self._accumulate(model, experience, rows, sums, (epoch, number), first))
+                first = None
             epochs += 1
             if s.target_kl is not None and self._moved(sums, *moved_before) > s.target_kl:
                 break
@@ -274,6 +300,12 @@ class PPOTrainer(FineryTrainer):
         for rows in np.array_split(shuffled, self.plan.settings.num_mini_batches):
             yield rows.tolist()
 
+    def _parts(self, experience: Experience, rows: Sequence[int]) -> Iterator[list[int]]:
+        """The rows of each pass over a minibatch, of similar lengths."""
+        lengths = [len(experience.prompts[row]) + len(experience.responses[row]) for row in rows]
+        for part in by_length(lengths, self.plan.micro_batch):
+            yield [rows[position] for position in part]
+
     def _moved(self, sums: Sums, moved: Tensor | None, tokens: Tensor | None) -> float:
         """KL(sampling policy, policy) a token over the latest epoch, over all processes."""
         since = torch.stack(
@@ -286,25 +318,27 @@ class PPOTrainer(FineryTrainer):
         return float(total[0] / total[1])
 
     def _accumulate(
-        self, model: nn.Module, experience: Experience, rows: list[int], sums: Sums, place: tuple[int, int]
+        self,
+        model: nn.Module,
+        experience: Experience,
+        rows: list[int],
+        sums: Sums,
+        place: tuple[int, int],
+        first: FirstPass | None,
     ) -> Tensor:
         """Add the gradient of one minibatch, divided by its tokens over all micro-batches and processes; returns
         its loss ()."""
         tokens = self.total(experience.mask[rows].sum().float()).clamp(min=1)
         loss = self._pretraining(model, len(rows), sums, place) if self.plan.settings.ptx_coef else 0.0
-        parts = list(
-            by_length(
-                [len(experience.prompts[row]) + len(experience.responses[row]) for row in rows], self.plan.micro_batch
-            )
-        )
-        for number, part in enumerate(parts):
-            chosen = [rows[position] for position in part]
+        parts = list(self._parts(experience, rows))
+        for number, chosen in enumerate(parts):
             last = (
                 number == len(parts) - 1
             )  # processes share their gradients with the last pass, in which every weight takes part
             with nullcontext() if last else self.unshared(model):
                 with self.compute_loss_context_manager():
-                    value = self._loss(model, experience, chosen, sums) / tokens * self.args.world_size
+                    outputs = self._asked(model, experience, chosen) if first is None else first.outputs
+                    value = self._loss(outputs, experience, chosen, sums) / tokens * self.args.world_size
                     penalty = self.tuner.penalty(model) if last and self.tuner is not None else None
                     value = value if penalty is None else value + penalty
                 self.accelerator.backward(value)
@@ -312,12 +346,17 @@ class PPOTrainer(FineryTrainer):
         self._refuse_nan(loss)
         return loss
 
-    def _loss(self, model: nn.Module, experience: Experience, rows: list[int], sums: Sums) -> Tensor:
-        """The PPO loss of some completions, summed over their tokens ()."""
+    def _asked(self, model: nn.Module, experience: Experience, rows: list[int]) -> TokenOutputs:
+        """One pass over some completions that can be learnt from."""
         s = self.plan.settings
         outputs: TokenOutputs = model(
             experience.inputs(self.plan.layout, rows), temperature=s.temperature, learns_entropy=s.entropy_coef > 0
         )
+        return outputs
+
+    def _loss(self, outputs: TokenOutputs, experience: Experience, rows: list[int], sums: Sums) -> Tensor:
+        """The PPO loss of some completions, of which `outputs` tells, summed over their tokens ()."""
+        s = self.plan.settings
         old, values, advantages, returns = (
             experience.flat(column, rows)
             for column in (experience.old, experience.values, experience.advantages, experience.returns)
@@ -422,3 +461,11 @@ class PPOTrainer(FineryTrainer):
         metrics = super().stage_metrics()
         completions = self.state.global_step * self.args.train_batch_size * self.args.world_size
         return metrics | {"train_samples_per_second": completions / metrics["train_runtime"]} | self.iteration_metrics
+
+
+def _spread_out(experience: Experience, told: FirstPass) -> list[Tensor]:
+    """A column (rows, length) of each of the outputs of a pass over all completions, without gradients."""
+    columns = [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in told.outputs]
+    for column, values in zip(columns, told.outputs, strict=True):
+        column[told.rows] = spread(values.detach().float(), experience.mask[told.rows])
+    return columns

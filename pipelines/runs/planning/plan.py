@@ -301,7 +301,8 @@ class Planner:
         learnt = counts["total"] if adapter is None else adapter.learnt
         everything = counts["total"] + (0 if adapter is None else adapter.added)
         recomputed = bool(arguments.get("activation_checkpointing"))
-        passes = (3 if adapter is None else adapter.passes(counts["total"])) + recomputed + example.forwards
+        passes = (3 if adapter is None else adapter.passes(counts["total"])) + recomputed
+        passes += example.forwards - example.spares(accumulated)
         repeated = sequences or 0
         if example.frozen_once and adapter is not None and not adapter.reaches_body and examples is not None:
             repeated = min(repeated, examples)  # only the head learns, and the body is asked once for each row
@@ -415,7 +416,8 @@ class Planner:
             learnt * size,
             layers,
             example.rounds * parts * batches,
-            reads=passes * (example.reads + (example.written > 0)),  # the first token of a text reads its prompt
+            # the first token of a text reads its prompt
+            reads=passes * (example.reads - (example.spares(accumulated) > 0) + (example.written > 0)),
             sampled=passes * max(0, example.written - 1),
             updates=example.rounds * parts,
         )

@@ -19,7 +19,7 @@ from pipelines.core.errors import DataError, IncompatibleError, ModelError, Reci
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
 from pipelines.models import heads, opening
-from pipelines.trainers.actor_critic import saved_head
+from pipelines.trainers.actor_critic import ActorCritic, saved_head
 from pipelines.trainers.ppo_settings import PPOArguments
 from tests import tiny
 
@@ -254,6 +254,37 @@ def test_an_iteration_does_not_depend_on_how_it_is_split(
     )
     for mine, other in zip(metrics(events, split), metrics(events, whole), strict=True):
         assert mine == pytest.approx(other, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", ["shared", "separate"])
+def test_what_the_policy_says_before_it_learns_is_not_asked_for_twice(
+    value: str,
+    stage: Callable[..., Any],
+    prepared: Callable[..., Context],
+    events: Any,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    passes: list[bool] = []
+    forward = ActorCritic.forward
+
+    def counted(self: ActorCritic, *given: Any, **named: Any) -> Any:
+        passes.append(torch.is_grad_enabled())
+        return forward(self, *given, **named)
+
+    monkeypatch.setattr(ActorCritic, "forward", counted)
+
+    def ran_with(**arguments: Any) -> Context:
+        recipe = stage(keys=f"value: {value}", num_mini_batches=1, max_steps=2, **arguments)
+        passes.clear()
+        return ran(recipe, prepared(recipe, "-".join(arguments)))
+
+    told = metrics(events, ran_with(num_ppo_epochs=1))
+    assert passes == [True] * 2
+    assert [(each["ratio"], each["approx_kl"]) for each in told] == [(1.0, 0.0)] * 2
+    ran_with()
+    assert passes == [True] * 4
+    ran_with(per_device_train_batch_size=4)
+    assert passes == [False, True, True, True, True] * 2
 
 
 def test_pretraining_text_holds_the_policy_back(

@@ -189,10 +189,9 @@ stages:
 """
 
 
-def priced(epochs: int = 1, keys: str = "") -> Any:
-    return plan(
-        loads(RECIPE_PLAN_PPO.replace("EPOCHS", str(epochs)).replace("KEYS", keys)), flops_per_second=1e9
-    ).stages[0]
+def priced(epochs: int = 1, keys: str = "", arguments: str = "") -> Any:
+    recipe = RECIPE_PLAN_PPO.replace("EPOCHS", f"{epochs}, {arguments}" if arguments else str(epochs))
+    return plan(loads(recipe.replace("KEYS", keys)), flops_per_second=1e9).stages[0]
 
 
 def test_an_epoch_costs_a_forward_and_a_backward_pass():
@@ -200,9 +199,16 @@ def test_an_epoch_costs_a_forward_and_a_backward_pass():
     assert one.sequence_length == 32
     assert one.steps == 10
     assert one.examples_per_step == 16
-    assert two.flops / one.flops == pytest.approx(9 / 6)
+    assert two.flops / one.flops == pytest.approx(8 / 5)  # sampling, the reference, and what learns
     assert one.seconds
     assert one.memory is not None
+
+
+@pytest.mark.parametrize("parts", ["num_mini_batches: 2", "per_device_train_batch_size: 4"])
+def test_completions_that_are_learnt_from_in_parts_are_read_once_more(parts: str):
+    assert priced(arguments=parts).flops / priced().flops == pytest.approx(6 / 5)
+    separate = "value: separate"
+    assert priced(keys=separate, arguments=parts).flops / priced(keys=separate).flops == pytest.approx(10 / 8)
 
 
 def test_a_second_body_and_a_copy_of_the_reference_cost_more():
