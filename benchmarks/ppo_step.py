@@ -207,7 +207,8 @@ def main() -> None:
             f"{statistics.median(cpu[theirs]) / statistics.median(cpu[name]):.2f}x by CPU time, {peak[theirs] / peak[name]:.2f}x in memory"
         )
     for name in ("finery", "finery, shared body"):
-        equal = "weights, reward model, prompts, lengths, epochs, learning rate, fp32"
+        threads = "" if arguments.gpu else f", threads: {arguments.threads}"
+        equal = f"weights, reward model, prompts, lengths, epochs, learning rate, fp32{threads}"
         if products[name]:
             seconds = statistics.median(products[name])
             equal += f"; its products alone {seconds:.2f} s of {BATCH} samples, a ratio of {statistics.median(cpu[theirs]) / seconds:.2f}"
