@@ -1,7 +1,7 @@
 """Prediction for an evaluation: Finery's way beside `Trainer.predict` and lm_eval, and an article read once beside once an option, in one run.
 
 Of classes, and of SQuAD's windows of 384 tokens, from whose logits the best spans are then found for both: batches of
-neighbours from all over the validation set, since each article has passages of its own length.
+neighbours from all over the validation set, since the first ones are padded less than most.
 
 The same model, the same rows, the same batch size; logits are checked to be equal first. Peer: transformers' `Trainer.predict`
 with dynamic padding, the faster of eager and fused attention, and `bf16_full_eval` for bf16 (measured where the machine is faster in it), tokenised beforehand for both. Ours: batches of similar length, the longest first. The second part is RACE

@@ -13,7 +13,7 @@ the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -183,7 +183,7 @@ class PPOTrainer(FineryTrainer):
         )
         reference = self._columns(experience, self._reference_columns)[0]
         first = self._first_pass(model, experience)
-        columns = self._columns(experience, self._policy_columns) if first is None else _spread_out(experience, first)
+        columns = self._columns(experience, self._policy_columns) if first is None else _spread_out(experience, [first])
         experience.old, experience.values, entropies = columns
 
         kl = estimated_kl(experience.old, reference, s.kl_estimator) * mask
@@ -215,18 +215,14 @@ class PPOTrainer(FineryTrainer):
     def _columns(self, experience: Experience, ask: Callable[[dict[str, Tensor]], tuple[Tensor, ...]]) -> list[Tensor]:
         """Columns (rows, length) of what `ask` tells about the named tokens, in batches of similar lengths,
         without gradients."""
-        lengths = [
-            len(prompt) + len(response)
-            for prompt, response in zip(experience.prompts, experience.responses, strict=True)
-        ]
-        columns: list[Tensor] = []
-        for rows in by_length(lengths, self.plan.settings.local_rollout_forward_batch_size):
-            with torch.no_grad(), self.compute_loss_context_manager():
-                values_by_column = ask(experience.inputs(self.plan.layout, rows))
-            columns = columns or [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in values_by_column]
-            for column, values in zip(columns, values_by_column, strict=True):
-                column[rows] = spread(values.float(), experience.mask[rows])
-        return columns
+
+        def asked() -> Iterator[tuple[list[int], tuple[Tensor, ...]]]:
+            size = self.plan.settings.local_rollout_forward_batch_size
+            for rows in _parts(experience, range(len(experience)), size):
+                with torch.no_grad(), self.compute_loss_context_manager():
+                    yield rows, ask(experience.inputs(self.plan.layout, rows))
+
+        return _spread_out(experience, asked())
 
     def _first_pass(self, model: nn.Module, experience: Experience) -> FirstPass | None:
         """The pass that is learnt from first; None where it reads a part of the completions, or follows a pass through
@@ -234,7 +230,7 @@ class PPOTrainer(FineryTrainer):
         s = self.plan.settings
         if s.num_mini_batches > 1 or s.ptx_coef or len(experience) > self.plan.micro_batch:
             return None
-        rows = next(self._parts(experience, next(self._minibatches(len(experience), 0))))
+        rows = next(_parts(experience, next(self._minibatches(len(experience), 0)), self.plan.micro_batch))
         with self.compute_loss_context_manager():
             return FirstPass(rows, self._asked(model, experience, rows))
 
@@ -256,7 +252,7 @@ class PPOTrainer(FineryTrainer):
     # -- learning from what was sampled ----------------------------------------------------------------------------
 
     def updated(
-        self, model: nn.Module, experience: Experience, first: FirstPass | None = None
+        self, model: nn.Module, experience: Experience, first: FirstPass | None
     ) -> tuple[Tensor, dict[str, float]]:
         """(mean loss of the minibatches (), metrics). The last minibatch's gradient is not applied yet.
 
@@ -300,12 +296,6 @@ class PPOTrainer(FineryTrainer):
         for rows in np.array_split(shuffled, self.plan.settings.num_mini_batches):
             yield rows.tolist()
 
-    def _parts(self, experience: Experience, rows: Sequence[int]) -> Iterator[list[int]]:
-        """The rows of each pass over a minibatch, of similar lengths."""
-        lengths = [len(experience.prompts[row]) + len(experience.responses[row]) for row in rows]
-        for part in by_length(lengths, self.plan.micro_batch):
-            yield [rows[position] for position in part]
-
     def _moved(self, sums: Sums, moved: Tensor | None, tokens: Tensor | None) -> float:
         """KL(sampling policy, policy) a token over the latest epoch, over all processes."""
         since = torch.stack(
@@ -330,7 +320,7 @@ class PPOTrainer(FineryTrainer):
         its loss ()."""
         tokens = self.total(experience.mask[rows].sum().float()).clamp(min=1)
         loss = self._pretraining(model, len(rows), sums, place) if self.plan.settings.ptx_coef else 0.0
-        parts = list(self._parts(experience, rows))
+        parts = list(_parts(experience, rows, self.plan.micro_batch))
         for number, chosen in enumerate(parts):
             last = (
                 number == len(parts) - 1
@@ -463,9 +453,18 @@ class PPOTrainer(FineryTrainer):
         return metrics | {"train_samples_per_second": completions / metrics["train_runtime"]} | self.iteration_metrics
 
 
-def _spread_out(experience: Experience, told: FirstPass) -> list[Tensor]:
-    """A column (rows, length) of each of the outputs of a pass over all completions, without gradients."""
-    columns = [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in told.outputs]
-    for column, values in zip(columns, told.outputs, strict=True):
-        column[told.rows] = spread(values.detach().float(), experience.mask[told.rows])
+def _parts(experience: Experience, rows: Sequence[int], size: int) -> Iterator[list[int]]:
+    """The rows of each pass, at most `size` of similar lengths."""
+    lengths = [len(experience.prompts[row]) + len(experience.responses[row]) for row in rows]
+    for part in by_length(lengths, size):
+        yield [rows[position] for position in part]
+
+
+def _spread_out(experience: Experience, passes: Iterable[tuple[list[int], tuple[Tensor, ...]]]) -> list[Tensor]:
+    """A column (rows, length) of each thing that passes tell about the named tokens of their rows, without gradients."""
+    columns: list[Tensor] = []
+    for rows, told in passes:
+        columns = columns or [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in told]
+        for column, values in zip(columns, told, strict=True):
+            column[rows] = spread(values.detach().float(), experience.mask[rows])
     return columns
