@@ -461,7 +461,7 @@ def _parts(experience: Experience, rows: Sequence[int], size: int) -> Iterator[l
 
 
 def _spread_out(experience: Experience, passes: Iterable[tuple[list[int], tuple[Tensor, ...]]]) -> list[Tensor]:
-    """A column (rows, length) of each thing that passes tell about the named tokens of their rows, without gradients."""
+    """A column (rows, length) of each thing that passes tell about the named tokens of their rows, no gradients."""
     columns: list[Tensor] = []
     for rows, told in passes:
         columns = columns or [torch.zeros_like(experience.mask, dtype=torch.float32) for _ in told]
