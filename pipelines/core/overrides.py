@@ -88,7 +88,8 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
     """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
 
     A stage that is set to null is left out, `stages.pretrain=null`; so is a key of the matrix, `matrix.task=null`, or
-    an entry of it, `matrix.method.lora=null`, with the hypotheses about what is gone.
+    an entry of it, `matrix.method.lora=null`, with the hypotheses about what is gone, or the values that an entry brings
+    for the search, `matrix.method.lora.search=null`.
     """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if len(parts) > MOST_PARTS:
@@ -123,8 +124,7 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
         elif not isinstance(here, dict):
             raise ConfigIssues([((path,), f"'{key_path(tuple(place))}' is {show(here)}, which has no keys below it")])
         else:  # keys with dots in them: those of a matrix, and of `require`
-            of_entry = len(place) == 3 and place[0] == "matrix" and part != "search" and part not in here
-            new = ".".join(parts) if of_entry else part  # an entry of the matrix holds override paths
+            new = ".".join(parts) if part not in here and _holds_paths(place, part, value) else part
             joined = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
             key = next((each for each in joined if each in here), new)
         del parts[: 1 if isinstance(key, int) else key.count(".") + 1]
@@ -139,6 +139,18 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
                 here = {"name": here}
                 _put(data, place, here)
     return tuple(place)
+
+
+def _holds_paths(place: Sequence[str | int], part: str, value: object) -> bool:
+    """Whether a new key, whose first part this is, is an override path as a whole."""
+    match place:
+        case ["matrix"]:
+            return part == "stages" or isinstance(value, tuple)  # values are listed for paths, entries are named
+        case ["matrix", _, _]:
+            return part != "search"
+        case ["matrix", _, _, "search"] | ["study", "search", "over" | "budget" | "halving"]:
+            return True
+    return False
 
 
 def _leave_out(data: dict[str, Any], name: str) -> Position | None:
@@ -158,7 +170,10 @@ def _leave_out(data: dict[str, Any], name: str) -> Position | None:
     elif axis is None or not entries:
         return None
     elif label not in entries and any(label.startswith(f"{entry}.") for entry in entries):
-        return None  # a value within an entry
+        entry = label.removesuffix(".search")
+        if entry == label or not isinstance(values := axis.get(entries.get(entry)), dict):
+            return None  # a value within an entry
+        values.pop("search", None)
     elif label not in entries:
         hint = f"{nearest(label, entries)} Known: {', '.join(entries)}"
         raise ConfigIssues([(("matrix", key, label), f"is not there to be left out.{hint}")])

@@ -204,6 +204,24 @@ def test_the_matrix_itself_can_be_overridden(study):
     assert study(BASE + METHODS, "study.search=null", "matrix.method.full={stages.mrpc.tuner: full}").groups == ()
 
 
+def test_a_new_key_that_is_an_override_path_stays_whole(study):
+    matrix = study(BASE + METHODS, "matrix.stages.mrpc.max_length=[32, 64]").recipe.matrix
+    assert matrix["stages.mrpc.max_length"] == (32, 64)
+    of_entry = study(BASE + METHODS, "matrix.method.lora.search.stages.mrpc.arguments.learning_rate=[1e-3, 1e-2]")
+    assert of_entry.recipe.matrix["method"]["lora"]["search"] == {"stages.mrpc.arguments.learning_rate": (1e-3, 1e-2)}
+    trials = study(BASE + METHODS, "study.search.budget.stages.mrpc.arguments.num_train_epochs=1").options.search
+    assert trials.budget == {"stages.mrpc.max_train_samples": 100, "stages.mrpc.arguments.num_train_epochs": 1}
+    both = study(
+        BASE + METHODS,
+        "study.search.over.stages.mrpc.arguments.weight_decay=[0, 0.1]",
+        "matrix.method.full.search=null",
+    )
+    assert sorted(both.options.search.over) == [
+        "stages.mrpc.arguments.learning_rate",
+        "stages.mrpc.arguments.weight_decay",
+    ]
+
+
 THREE = (
     BASE
     + """\
