@@ -117,6 +117,18 @@ def test_the_readme_lists_the_rooms_of_the_service():
     assert sorted(listed) == sorted(folder.parent.name for folder in (REPOSITORY / "service").glob("*/__init__.py"))
 
 
+def test_the_readme_names_ratios_that_the_page_of_performance_has():
+    page = re.findall(
+        r"^\|[^|]*\|[^|]*\|[^|]*\|[^|]*\| ([\d.]+) \|", (DOCS / "performance.md").read_text(), re.MULTILINE
+    )
+    rows = re.findall(
+        r"^\| [^|]*\(docs/performance\.md\)[^|]*\|([^|]*)\|", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+    )
+    named = [ratio for row in rows for ratio in re.findall(r"\d+\.\d\d", row)]
+    assert len(named) > 5
+    assert set(named) <= set(page)
+
+
 def test_pages_install_finery_from_a_clone_while_no_index_has_it():
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     if "(unreleased)" not in changes.split("\n## ")[1].split("\n")[0]:
