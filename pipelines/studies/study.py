@@ -68,6 +68,7 @@ class Study(StudyState):
         search = self.plan.options.search
         if search is None:
             return
+        seeds = [axis.name for axis in self.plan.axes if axis.repeats]
         budgets = rungs(search)
         survivors = {group.number: list(range(len(group.grid))) for group in self.plan.groups}
         for rung, budget in enumerate(budgets, start=1):
@@ -80,13 +81,12 @@ class Study(StudyState):
                     self.tried.setdefault(group.number, []).append(trial)
                     for number, cell in enumerate(group.repeats, start=1):
                         trials[name if number == 1 else f"{name}-seed{number}"] = (group, trial, cell)
-            runs: Runs = {
-                name: (
-                    self.plan.trial(group, trial.values, budget, cell, self._matched(cell)),
-                    {**group.labels, "trial": told(trial.values)},
-                )
-                for name, (group, trial, cell) in trials.items()
-            }
+            runs: Runs = {}
+            for name, (group, trial, cell) in trials.items():
+                labels = {**group.labels, "trial": told(trial.values)}
+                if len(group.repeats) > 1:
+                    labels |= {seed: cell.labels[seed] for seed in seeds}
+                runs[name] = self.plan.trial(group, trial.values, budget, cell, self._matched(cell)), labels
             open_trials = Counter(group.number for group, _, _ in trials.values())
             if last:
                 runs |= self._ready(state for state in self.states if self.plan.group_of(state.cell) is None)

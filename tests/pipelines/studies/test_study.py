@@ -94,6 +94,8 @@ def test_every_value_is_tried_with_as_many_seeds_and_their_mean_decides(go):
     trials = [name for name in workers.done if name.startswith("search/")]
     assert trials[:3] == ["search/01-01", "search/01-01-seed2", "search/01-01-seed3"]
     assert len(trials) == 18
+    events = [event for event in read_events(folder / "events.jsonl") if event.get("cell") == trials[1]]
+    assert events[-1]["labels"] == {"method": "full", "trial": "learning_rate 2e-05", "seed": "2"}
     full, lora = (group["trials"] for group in data(folder)["search"])
     assert full[0]["by_seed"] == [0.95, 0.6, 0.6]
     assert [round(each["score"], 6) for each in full] == [0.716667, 0.8, 0.7]
