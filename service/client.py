@@ -16,7 +16,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,6 +183,39 @@ class Connection:
         if answer.status_code >= 300:
             raise refusal(answer)
         return str(harmless(answer.text))
+
+    def save(self, path: str, target: Path, size: int, told: Callable[[int], None] = lambda written: None) -> None:
+        """Write the `size` bytes behind a path to a file, from where the file ends on, and again where the connection
+        broke. `told` hears of every piece how long it is. Raises ServerRefused, Unreachable, OSError."""
+        import httpx
+
+        target.touch()
+        tries = 0
+        while (start := target.stat().st_size) < size:
+            headers = {
+                "Accept": "*/*",
+                "Accept-Encoding": "identity",
+                **({"Range": f"bytes={start}-"} if start else {}),
+            }
+            try:
+                with self._client.stream("GET", PREFIX + path, headers=headers) as answer:
+                    if answer.status_code in PASSING:
+                        raise httpx.TransportError(f"status {answer.status_code}")
+                    if answer.status_code >= 300:
+                        answer.read()
+                        raise refusal(answer)
+                    with open(target, "ab" if answer.status_code == 206 else "wb") as file:
+                        for piece in answer.iter_bytes():
+                            file.write(piece)
+                            told(len(piece))
+                            tries = 0
+                if target.stat().st_size <= start:
+                    raise httpx.TransportError("it sent nothing")
+            except httpx.TransportError as error:
+                tries += 1
+                if tries == TRIES:
+                    raise Unreachable(f"{self.place.url} does not answer any more ({_why(error)})") from None
+                time.sleep(self.pause * 2 ** (tries - 1))
 
     def post(
         self,

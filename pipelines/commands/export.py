@@ -26,8 +26,8 @@ from pipelines.core.errors import CommandError, FineryError, PublishError
 from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Head
 from pipelines.core.registry import EXPORTS
+from pipelines.core.results import MARKER
 from pipelines.publishing import sources
-from pipelines.publishing.destinations.destination import MARKER
 from pipelines.publishing.exports.export import ExportedModel, Original, compare, files_of, finish, weights_of
 from pipelines.publishing.integrity import RECIPE, problems, published
 from pipelines.publishing.manifest import MANIFEST, stated_scores

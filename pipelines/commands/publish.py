@@ -18,7 +18,7 @@ from pipelines.core.errors import CommandError
 from pipelines.core.files import RECORD, JSONObject
 from pipelines.core.load import read
 from pipelines.core.recipe import TOKENIZER, Recipe, validated
-from pipelines.core.results import stage_folders
+from pipelines.core.results import MARKER, stage_folders
 from pipelines.core.signals import StopSignal
 from pipelines.publishing.publish import Publish
 from pipelines.runs import fingerprints
@@ -51,7 +51,7 @@ def answer(fields: JSONObject) -> JSONObject:
         context = job.context(stage, Path(folder), _fingerprint(job, recipe, stage))
         context = replace(context, events=WarningLog(run / "events.jsonl", warnings))
         stage.run(context)
-        publication = json.loads((Path(folder) / "publication.json").read_text(encoding="utf-8"))
+        publication = json.loads((Path(folder) / MARKER).read_text(encoding="utf-8"))
     return {
         "location": publication["location"],
         "model": recipe.model_of(stage),
@@ -70,7 +70,7 @@ def run_of(folder: Path) -> tuple[Path, str | None]:
     run = place.absolute().parent.parent
     if place.parent.name == "stages" and (run / "recipe.yaml").is_file() and (place / RECORD).is_file():
         return run, place.name.partition("-")[2] + part
-    if (folder / "publication.json").is_file():
+    if (folder / MARKER).is_file():
         raise CommandError(f"'{folder}' is published already; copy it, or give the run that made it")
     if (folder / "cells").is_dir():
         raise CommandError(f"'{folder}' is a study of several runs; name one of them, such as {folder}/cells/01")

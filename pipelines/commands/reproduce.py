@@ -25,12 +25,12 @@ from typing import Any
 from pipelines.commands.verify import OLDER, folder_of_data, roots_with
 from pipelines.core.errors import EXIT_DONE, EXIT_STOPPED, CommandError, PublishError, Stopped
 from pipelines.core.files import JSONObject, configs_folder, read_json, write_json, write_text
-from pipelines.core.results import read_scores, stage_folders
+from pipelines.core.results import MARKER, read_scores, stage_folders
 from pipelines.core.signals import StopSignal, stop_on_signals
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from pipelines.publishing import sources
 from pipelines.publishing.agreement import Agreement, compare, differences_from
-from pipelines.publishing.destinations.destination import MARKER, SUMS, sha256_of
+from pipelines.publishing.destinations.destination import SUMS, sha256_of
 from pipelines.publishing.integrity import RECIPE, problems, published
 from pipelines.publishing.manifest import MANIFEST, older, stated_scores
 from pipelines.publishing.signature import KEY

@@ -25,7 +25,7 @@ from pipelines.core.launch import Launch
 from pipelines.core.load import read
 from pipelines.core.recipe import START, Model, Recipe, Stage
 from pipelines.core.registry import STAGES
-from pipelines.core.results import stage_folder
+from pipelines.core.results import MARKER, stage_folder
 from pipelines.core.signals import StopSignal
 from pipelines.models import checkpoint as checkpoints
 from pipelines.models import heads, opening
@@ -36,7 +36,6 @@ from pipelines.runs.workspace import StageStore
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PUBLICATION = "publication.json"
 NOT_LEARNT = ("from", "tuner", "early_stopping_patience")
 """Keys of a training stage that say nothing about how its model is asked."""
 SEED = 42
@@ -193,7 +192,7 @@ def _published(folder: Path, checkpoint: Checkpoint) -> TrainedModel:
     """A published model: its stage is the one that its `publish` stage read."""
     unknown = TrainedModel(START, checkpoint)
     try:
-        to = json.loads((folder / PUBLICATION).read_text(encoding="utf-8"))["to"]
+        to = json.loads((folder / MARKER).read_text(encoding="utf-8"))["to"]
         source = read(folder / "recipe.yaml")
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return unknown
@@ -227,7 +226,7 @@ def _from_hub(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["recipe.yaml", PUBLICATION]))
+        return Path(snapshot_download(name, allow_patterns=["recipe.yaml", MARKER]))
     except Exception:  # out of reach, or no such repository: opening the model says so, with a sentence of its own
         return None
 

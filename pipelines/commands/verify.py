@@ -31,11 +31,10 @@ from pipelines.core.interfaces import Context, Head, World
 from pipelines.core.load import load
 from pipelines.core.recipe import Model, Recipe
 from pipelines.core.registry import TASK_KINDS
-from pipelines.core.results import BenchmarkScores, read_scores
+from pipelines.core.results import MARKER, BenchmarkScores, read_scores
 from pipelines.core.yaml_positions import read_yaml, write_yaml
 from pipelines.publishing import sources
 from pipelines.publishing.agreement import Agreement, compare, differences_from
-from pipelines.publishing.destinations.destination import MARKER
 from pipelines.publishing.integrity import RECIPE, problems, published
 from pipelines.publishing.manifest import MANIFEST, older, stated_scores
 from pipelines.publishing.provenance import installed

@@ -25,6 +25,9 @@ COSTS = (
 )  # fmt: skip
 """What a training stage's `metrics.json` says of its costs."""
 
+MARKER = "publication.json"
+"""What a publication is complete with. Written last, and therefore in no list of its checksums."""
+
 Standing = Literal["behind", "ahead", "within the interval", "better"]
 """How a score stands to its strongest baseline: `ahead` where no interval is known, `better` where the interval
 excludes the baseline."""
@@ -132,7 +135,7 @@ def training_costs(folder: Path) -> dict[str, float]:
 
 def published_at(folder: Path) -> str | None:
     """Where a publish stage put its checkpoint."""
-    location = read_json(folder / "publication.json").get("location")
+    location = read_json(folder / MARKER).get("location")
     return None if location is None else str(location)
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.core.errors import CommandError, FineryError, RecipeError
 from pipelines.core.files import JSONObject, read_json
-from pipelines.core.results import BenchmarkScores
+from pipelines.core.results import MARKER, BenchmarkScores
 from pipelines.core.yaml_positions import read_yaml, read_yaml_text
 from pipelines.evaluation import policy
 from pipelines.publishing import signature
 from pipelines.publishing.card import export_rows, rows_of
-from pipelines.publishing.destinations.destination import MARKER, SUMS, marker_in, sha256_of
+from pipelines.publishing.destinations.destination import SUMS, marker_in, sha256_of
 from pipelines.publishing.exports.export import RECORD, score_rows
 from pipelines.publishing.hub_metadata import EVAL_RESULTS, evaluation_results, on_the_hub
 from pipelines.publishing.manifest import MANIFEST, mistake_in, older, stated_scores

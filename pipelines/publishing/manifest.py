@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipelines.core.files import JSONObject, read_json
-from pipelines.core.results import BenchmarkScores
-from pipelines.publishing.destinations.destination import MARKER
+from pipelines.core.results import MARKER, BenchmarkScores
 
 MANIFEST = "manifest.json"
 NEWER = ("scores", "sources", "model")

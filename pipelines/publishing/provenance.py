@@ -24,9 +24,8 @@ from pipelines.core.files import JSONObject, read_json
 from pipelines.core.interfaces import Context
 from pipelines.core.launch import BY_DEEPSPEED
 from pipelines.core.recipe import START
-from pipelines.core.results import BenchmarkScores
+from pipelines.core.results import MARKER, BenchmarkScores
 from pipelines.models.checkpoint_content import commit_of
-from pipelines.publishing.destinations.destination import MARKER
 
 STAGES, RECORD = "stages", "stage.json"
 """Of a run folder: the folder of its stages; of a stage: what says that it is complete."""

@@ -17,7 +17,7 @@ from pipelines.core.errors import DiskFull, PublishError
 from pipelines.core.files import JSONObject, finite, read_json, write_bytes
 from pipelines.core.recipe import START, Recipe, Stage
 from pipelines.core.registry import EXPORTS, nearest
-from pipelines.core.results import BenchmarkScores, scores_of_model
+from pipelines.core.results import MARKER, BenchmarkScores, scores_of_model
 from pipelines.core.scores import bounds
 from pipelines.core.yaml_positions import write_yaml
 from pipelines.models.heads import HEAD_CLASSES
@@ -26,7 +26,6 @@ from pipelines.publishing.assemble import assemble, is_adapter, read_head
 from pipelines.publishing.card import card, made_by
 from pipelines.publishing.curves import write_curves
 from pipelines.publishing.destinations.destination import (
-    MARKER,
     SUMS,
     Destination,
     destination_of,

@@ -17,6 +17,7 @@ from pipelines.core.files import JSONObject
 from pipelines.core.load import load as load_recipe
 from pipelines.core.paired_tests import ROUNDS
 from pipelines.core.registry import nearest
+from pipelines.core.results import MARKER
 from pipelines.core.scores import smaller_is_better
 from pipelines.evaluation.outcomes import OUTCOMES, SEED
 from pipelines.evaluation.resampling import Estimate, paired_difference
@@ -32,7 +33,6 @@ from pipelines.metrics.statistics import (
     randomisation,
     shown,
 )
-from pipelines.publishing.destinations.destination import MARKER
 from pipelines.reports.results import Result, published_results, results_of
 
 Test = Literal["bootstrap", "randomisation", "mcnemar"]

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.core.errors import RecipeError
+from pipelines.core.results import MARKER
 from pipelines.core.yaml_positions import read_yaml_text
 from service.attempts.folders import PUBLISHED, Folders, Unfit, open_folder, plain_files, read_regular
 from service.safety.references import MODEL_NAME, REFERENCE
 
-MARKER = "publication.json"
 FINGERPRINT = re.compile(r"[0-9a-f]{8,128}")
 LARGEST_RECORD = 16 << 20
 """Bytes of a publication's JSON."""

@@ -169,7 +169,7 @@ def audit(
 
 models_app = typer.Typer(
     no_args_is_help=True,
-    help="The models that a service has published: their versions, aliases, comparison, promotion, deletion.",
+    help="The models that a service has published: their versions, files, aliases, comparison, promotion, deletion.",
     rich_markup_mode="rich",
 )
 app.add_typer(models_app, name="models")
@@ -208,6 +208,23 @@ def show(model: Version, server: Server = None, token_file: TokenFile = None, as
     from service.cli.models import show as show_model
 
     raise typer.Exit(show_model(model, server, token_file, as_json))
+
+
+@models_app.command()
+def download(
+    model: Version,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="Default: registry/NAME-VERSION.", show_default=False),
+    ] = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the files of a version here, held against its checksums; a broken download goes on."""
+    from service.cli.download import download as bring
+
+    raise typer.Exit(bring(model, to, server, token_file, as_json))
 
 
 @models_app.command()

@@ -102,6 +102,44 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event():
     assert asked == [None, "2"]
 
 
+def test_a_file_goes_on_where_the_connection_broke(tmp_path):
+    content = bytes(range(256)) * 4
+    asked = []
+
+    class Breaking(httpx.SyncByteStream):
+        def __init__(self, rest):
+            self.rest = rest
+
+        def __iter__(self):
+            yield self.rest[:300]
+            if len(self.rest) > 300:
+                raise httpx.ReadError("the cable was pulled")
+
+    def answer(request):
+        asked.append(request.headers.get("Range"))
+        start = int((asked[-1] or "bytes=0-")[6:-1])
+        return httpx.Response(206 if start else 200, stream=Breaking(content[start:]))
+
+    pieces = []
+    with connected(answer) as connection:
+        connection.save("/models/x/files/y", tmp_path / "y", len(content), pieces.append)
+    assert (tmp_path / "y").read_bytes() == content
+    assert asked == [None, "bytes=300-", "bytes=600-", "bytes=900-"]
+    assert sum(pieces) == len(content)
+
+
+def test_a_file_that_does_not_come_is_given_up(tmp_path):
+    tries = []
+
+    def nothing(request):
+        tries.append(request)
+        return httpx.Response(200, content=b"")
+
+    with connected(nothing) as connection, pytest.raises(Unreachable, match="it sent nothing"):
+        connection.save("/models/x/files/y", tmp_path / "y", 10)
+    assert len(tries) == 4
+
+
 def test_events_are_read_as_the_standard_says():
     lines = [": comment", "", "data: one", "data: two", "id: 4", "", "event:end", "data:", ""]
     assert list(_events(iter(lines))) == [{"data": "one\ntwo", "id": "4"}, {"event": "end", "data": ""}]

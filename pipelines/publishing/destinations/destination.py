@@ -15,10 +15,9 @@ from typing import Any, BinaryIO, ClassVar, Protocol
 
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import DESTINATIONS
+from pipelines.core.results import MARKER
 
 SUMS = "SHA256SUMS"
-MARKER = "publication.json"
-"""Written last, and therefore in no list of checksums."""
 FORMAT = "finery publication 1"
 """The first thing that the marker says."""
 CHUNK = 1 << 20

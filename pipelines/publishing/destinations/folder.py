@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 from pipelines.core.errors import DiskFull, PublishError
 from pipelines.core.files import JSONObject, archive_name
+from pipelines.core.results import MARKER
 from pipelines.core.secrets import served
-from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
+from pipelines.publishing.destinations.destination import differences, marker_bytes, marker_in, sha256_of
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

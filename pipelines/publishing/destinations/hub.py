@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pipelines.core.errors import PublishError
 from pipelines.core.files import JSONObject
+from pipelines.core.results import MARKER
 from pipelines.core.secrets import secret
-from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of
+from pipelines.publishing.destinations.destination import differences, marker_bytes, marker_in, sha256_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from pipelines.core.errors import PublishError
 from pipelines.core.files import JSONObject
 from pipelines.core.registry import nearest
-from pipelines.publishing.destinations.destination import MARKER, differences, marker_bytes, marker_in, sha256_of_stream
+from pipelines.core.results import MARKER
+from pipelines.publishing.destinations.destination import differences, marker_bytes, marker_in, sha256_of_stream
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

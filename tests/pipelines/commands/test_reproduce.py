@@ -20,8 +20,9 @@ import pytest
 from pipelines.commands import reproduce
 from pipelines.commands.reproduce import answer, begin, bring_finery, left_out, place_of, recipe_again, weights_of
 from pipelines.core.errors import CommandError, PublishError, Stopped
+from pipelines.core.results import MARKER
 from pipelines.core.yaml_positions import read_yaml
-from pipelines.publishing.destinations.destination import MARKER, sha256_of
+from pipelines.publishing.destinations.destination import sha256_of
 from tests.clean_process import forked_proofs
 from tests.finished_run import finished, inside
 

@@ -15,8 +15,9 @@ import pytest
 
 from pipelines.commands.verify import answer
 from pipelines.core.errors import CommandError
+from pipelines.core.results import MARKER
 from pipelines.publishing import signature
-from pipelines.publishing.destinations.destination import MARKER, SUMS, checksums_of, sha256_of
+from pipelines.publishing.destinations.destination import SUMS, checksums_of, sha256_of
 from pipelines.publishing.hub_metadata import EVAL_RESULTS
 from tests.clean_process import forked_proofs
 from tests.covering import LONG

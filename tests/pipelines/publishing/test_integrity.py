@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pipelines.core.interfaces import Head
-from pipelines.publishing.destinations.destination import MARKER, marker_bytes, write_sums
+from pipelines.core.results import MARKER
+from pipelines.publishing.destinations.destination import marker_bytes, write_sums
 from pipelines.publishing.hub_metadata import EVAL_RESULTS, evaluation_results
 from pipelines.publishing.integrity import problems
 from pipelines.publishing.provenance import stated
