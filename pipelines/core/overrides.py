@@ -88,8 +88,8 @@ def put_at(data: dict[str, object], path: str, value: object, ids: Sequence[str 
     """Set the value of an override path in plain data; returns the place it changed. Raises Mistakes.
 
     A stage that is set to null is left out, `stages.pretrain=null`; so is a key of the matrix, `matrix.task=null`, or
-    an entry of it, `matrix.method.lora=null`, with the hypotheses about what is gone, or the values that an entry brings
-    for the search, `matrix.method.lora.search=null`.
+    an entry of it, `matrix.method.lora=null`, with the hypotheses about what is gone, or what an entry brings for the
+    search, `matrix.method.lora.search=null`.
     """
     parts: list[str] = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if len(parts) > MOST_PARTS:
