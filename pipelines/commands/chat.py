@@ -100,8 +100,8 @@ class Speaker:
     def answer(self, message: str, say: Callable[[str], None]) -> JSONObject:
         """Say the answer piece by piece; returns what was counted. Raises CommandError for what cannot be answered."""
         import torch
+        from accelerate.utils import set_seed
         from transformers import GenerationConfig
-        from transformers.trainer_utils import set_seed
 
         from pipelines.models.sampling import COLDEST
 

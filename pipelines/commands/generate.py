@@ -301,8 +301,8 @@ def special_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
 def _generate(writer: TextGenerator, inputs: JSONObject, how: JSONObject, room: int, seed: int) -> Any:
     """(tokens,): the whole sequence, a decoder's prompt or an encoder-decoder's start token among it."""
     import torch
+    from accelerate.utils import set_seed
     from transformers import GenerationConfig
-    from transformers.trainer_utils import set_seed
 
     set_seed(seed)
     settings = GenerationConfig(**writer.tokens, **how, max_new_tokens=room)

@@ -36,8 +36,8 @@ def build(
     architecture: Mapping[str, Any], head: Head, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel:
     """A model with random weights. `architecture` is resolved: `model_type` and its config's keys."""
+    from accelerate.utils import set_seed  # transformers' own lies beside an import of PEFT
     from transformers import AutoConfig
-    from transformers.trainer_utils import set_seed
 
     words = dict(architecture)
     model_type = words.pop("model_type")
@@ -115,8 +115,8 @@ def open_folder(
     revision an adapter's base has. Without it none runs. Raises ModelError when the body does not fit, or
     `trained_head` is asked for and absent.
     """
+    from accelerate.utils import set_seed
     from safetensors import SafetensorError
-    from transformers.trainer_utils import set_seed
 
     source = str(source)
     if (Path(source) / "adapter_config.json").is_file():
