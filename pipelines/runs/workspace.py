@@ -254,7 +254,8 @@ class Freed:
 
 
 def collect(root: Path, dry_run: bool = False, older_than: float = 0.0) -> Freed:
-    """Free the stages, attempts and prepared data that no run uses. `older_than` is in days since the last change."""
+    """Free the stages, attempts and prepared data that no run uses, and kept hashes of code. `older_than` is in days
+    since the last change."""
     used = _used_stages(root)
     freed = Freed([], 0, 0)
     limit = time.time() - older_than * 86400
@@ -276,8 +277,9 @@ def collect(root: Path, dry_run: bool = False, older_than: float = 0.0) -> Freed
             continue
         if not dry_run:
             (root / "stages" / f"{name}.lock").unlink(missing_ok=True)
-    for path in sorted((root / "data").glob("*")) if (root / "data").is_dir() and not under_way else ():
-        if path.stat().st_mtime <= limit:  # prepared data can always be made again
+    made_again = [*([] if under_way else (root / "data").glob("*")), *(root / "code").glob("*.json")]
+    for path in sorted(made_again):
+        if path.stat().st_mtime <= limit:
             _free(path, freed, dry_run)
     return freed
 

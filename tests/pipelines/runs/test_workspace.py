@@ -104,13 +104,15 @@ def test_gc_frees_what_no_run_reaches(tmp_path: Path) -> None:
         (folder / "model.tmp").write_text("1")
     (store.data).mkdir()
     (store.data / "blocks.npy").write_text("123")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "abc.json").write_text("{}")
     with place.open("name: x\n"):
         place.link("stages/01-tuned", tuned)
     dry = collect(tmp_path, dry_run=True)
     assert (store.stages / "unused").exists()
     freed = collect(tmp_path)
     assert dry.folders == freed.folders
-    assert {Path(each).name for each in freed.folders} >= {"unused", "started.partial"}
+    assert {Path(each).name for each in freed.folders} >= {"unused", "started.partial", "blocks.npy", "abc.json"}
     assert sorted(path.name for path in store.stages.iterdir() if path.is_dir()) == ["base", "tuned"]
     assert freed.bytes >= 6
 
