@@ -45,7 +45,7 @@ def sentence(home: Path, reserve: int) -> str | None:
         return None
     return (
         f"The server's disk has {left >> 20} MB left, less than its reserve of {reserve >> 20} MB; an admin must "
-        "free some space (`finery gc`)."
+        "free some space: delete jobs that have ended, files or models."
     )
 
 

@@ -72,7 +72,6 @@ class Settings(BaseModel):
     """How often a job is tried again after an error that may pass."""
     max_queued: int = Field(20_000, ge=1)
     """Jobs of one project that may wait at once, unless the project has a limit of its own."""
-    max_recipe_bytes: int = Field(MEGABYTE, ge=1)
     max_file_bytes: int = Field(8 * GIGABYTE, ge=1)
     max_project_bytes: int = Field(64 * GIGABYTE, ge=1)
     """Uploaded files of one project, together."""

@@ -4,6 +4,13 @@ set -eu
 token() {
     : "${RAY_AUTH_TOKEN:?set RAY_AUTH_TOKEN to the token of the cluster: without one whoever reaches its ports runs code}"
 }
+launchers() {  # those that were handed to the first process of the container, as daemons are
+    for each in /proc/[0-9]*; do
+        if grep -qsx "PPid:[[:space:]]*$PPID" "$each/status" && grep -qs "executors.launcher import" "$each/cmdline"; then
+            echo "${each#/proc/}"
+        fi
+    done
+}
 case "${1:-}" in
 worker)
     shift
@@ -30,7 +37,23 @@ serve)
         done >&2 &
         until [ -s "$joined" ]; do sleep 1; done
     fi
-    exec finery "$@"
+    # The server leaves its attempts running, which the end of a container would kill. So a stop goes to the server and then
+    # to the launcher of each attempt: it has the attempt save a checkpoint, and the next server queues the job again.
+    finery "$@" &
+    server=$! stopped=
+    trap 'stopped=yes; kill -TERM "$server" 2> /dev/null || true' TERM INT
+    while :; do
+        code=0
+        wait "$server" || code=$?
+        kill -0 "$server" 2> /dev/null || break  # a signal ends `wait`, not the server
+    done
+    asked=
+    while [ "$stopped" ] && launchers=$(launchers) && [ "$launchers" ]; do
+        [ "$asked" ] || kill -TERM $launchers || true
+        asked=yes
+        sleep 1
+    done
+    exit "$code"
     ;;
 *)
     exec finery "$@"

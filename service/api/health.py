@@ -216,17 +216,21 @@ class Measurements:
         self.registry.register(service.served.metrics)
 
     def collect(self) -> Iterator[Metric]:
-        """Jobs by state, hosts by state, GPUs held and free."""
+        """Jobs by state, hosts by state, GPUs held and free; nothing while the database is away, which
+        `finery_database_up` tells."""
+        try:
+            states, rows = self._service.store.count(), self._service.store.hosts()
+            held = self._service.store.slot_holders()
+        except Unavailable:
+            return
         jobs = GaugeMetricFamily("finery_jobs", "Jobs by state.", labels=["state"])
-        for state, count in self._service.store.count().items():
+        for state, count in states.items():
             jobs.add_metric([state], count)
         yield jobs
-        rows = self._service.store.hosts()
         hosts = GaugeMetricFamily("finery_hosts", "Hosts by state.", labels=["state"])
         for word in STATES:
             hosts.add_metric([word], sum(host.state == word for host in rows))
         yield hosts
-        held = self._service.store.slot_holders()
         places = [(host.name, slot.index) for host in rows if host.state == "up" for slot in host.slots]
         gpus = GaugeMetricFamily(
             "finery_gpus", "GPUs that a job holds, and those of hosts that are up that none holds.", labels=["held"]

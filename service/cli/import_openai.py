@@ -333,7 +333,7 @@ def data_of(
     path = file_of(identifier, exported)
     try:
         with open(path, "rb") as file:
-            report = examine(file, shape, least=1)
+            report = examine(file, shape)
     except OSError as error:
         raise NotImportable(f"its file {path.name} cannot be read: {error.strerror}") from None
     if report.mistakes:

@@ -19,9 +19,7 @@ def submit(
     recipe: Recipe,
     overrides: Overrides = None,
     priority: Annotated[int, typer.Option("--priority", help="Higher runs first.")] = 0,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", min=0, help="GPUs; by default what the recipe's launch says.")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs; none by default.")] = None,
     gpu_kind: Annotated[str | None, typer.Option("--gpu-kind", help="Part of the GPU's name, such as h200.")] = None,
     cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="Processor cores.")] = None,
     after: Annotated[

@@ -77,6 +77,7 @@ class Isolation:
         return (
             network,
             "sockets that lie in folders may be connected to",
+            "shared memory of the server's user (/dev/shm) may be read and written",
             "the modes of files may be changed",
             *signals,
         )

@@ -108,7 +108,7 @@ def _purpose(form: FileForm) -> str:
 def _kept(service: Service, file: File, purpose: str) -> dict[str, Any]:
     finish(service.store, service.settings, file)
     with open(file_path(service.settings, file), "rb") as stored:
-        report = examine(stored, "eval" if purpose == EVALS else None, least=1)
+        report = examine(stored, "eval" if purpose == EVALS else None)
     if report.mistakes:
         use = "evals" if purpose == EVALS else "fine-tuning"
         raise Problem(

@@ -18,7 +18,6 @@ from service.api.limits import MOST_DEPTH, SURROGATE
 
 Shape = Literal["chat", "preference", "prompt", "eval"]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-LEAST_ROWS = 10
 MOST_TOLD = 20
 """Mistakes that are told; a file with the wrong shape has one on every line."""
 LONGEST_LINE = 4 << 20
@@ -57,7 +56,7 @@ class FileReport:
         return "\n".join([*(str(each) for each in self.mistakes), *rest])
 
 
-def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS) -> FileReport:
+def examine(file: IO[bytes], shape: Shape | None = None) -> FileReport:
     """Read every line of a file. Without `shape`, all rows must have that of the first."""
     mistakes: list[LineMistake] = []
     rows = characters = more = 0
@@ -71,8 +70,8 @@ def examine(file: IO[bytes], shape: Shape | None = None, least: int = LEAST_ROWS
             mistakes.append(LineMistake(number, problem))
         else:
             more += 1
-    if not mistakes and rows < least:
-        mistakes.append(LineMistake(0, f"the file has {rows} examples, must have at least {least}"))
+    if not mistakes and not rows:
+        mistakes.append(LineMistake(0, "the file has no examples, must have at least one"))
     return FileReport(shape, rows, characters, tuple(mistakes), more)
 
 

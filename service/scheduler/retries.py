@@ -39,8 +39,9 @@ POLICIES: dict[Reason, Policy] = {
     # not the job's fault
     Reason.PREEMPTED: Policy(retries=FOR_EVER, counts=False),
     Reason.NODE_LOST: Policy(retries=20, first=2.0, counts=False),
-    Reason.INTERNAL: Policy(retries=3, first=10.0),
-    Reason.STALLED: Policy(retries=3, first=10.0),
+    # as often as the job says
+    Reason.INTERNAL: Policy(retries=FOR_EVER, first=10.0),
+    Reason.STALLED: Policy(retries=FOR_EVER, first=10.0),
 }
 LONGEST = 600.0
 """Seconds of the longest back-off."""

@@ -111,7 +111,7 @@ def training_file(content: bytes) -> None:
     from service.openai.training_files import examine, lines
 
     for shape in (None, "eval"):
-        report = examine(io.BytesIO(content), shape, least=1)
+        report = examine(io.BytesIO(content), shape)
         assert isinstance(report.sentence, str)
         if not report.mistakes:
             for _, line in lines(io.BytesIO(content)):

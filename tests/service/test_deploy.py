@@ -263,6 +263,47 @@ def test_every_setting_and_path_that_the_examples_name_is_there():
     assert named <= {f"FINERY_{name.upper()}" for name in Settings.model_fields}
 
 
+SERVER = """\
+#!/bin/sh
+setsid python3 -c "$LAUNCHER" & # a daemon, which the container's first process takes over
+trap 'echo server stopped >> told; exit 3' TERM
+touch up
+while :; do sleep 0.05; done
+"""
+LAUNCHER = """\
+import signal, time
+# from service.executors.launcher import main
+def stop(number, frame):
+    time.sleep(0.5)
+    open("told", "a").write("attempt saved\\n")
+    raise SystemExit
+signal.signal(signal.SIGTERM, stop)
+open("running", "w").close()
+time.sleep(60)
+"""
+FIRST = """\
+import ctypes, os, signal, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, as the first process of a container is
+child = subprocess.Popen(["sh", sys.argv[1], "serve"])
+signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+sys.exit(child.wait())
+"""
+
+
+def test_the_image_has_attempts_save_when_it_is_stopped(tmp_path):
+    (tmp_path / "finery").write_text(SERVER)
+    (tmp_path / "finery").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LAUNCHER": LAUNCHER}
+    words = [sys.executable, "-c", FIRST, str(DEPLOY / "entrypoint.sh")]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment) as first:
+        limit = time.monotonic() + 20
+        while not all((tmp_path / name).exists() for name in ("up", "running")) and time.monotonic() < limit:
+            time.sleep(0.02)
+        first.terminate()
+        assert first.wait(20) == 3
+    assert (tmp_path / "told").read_text().splitlines() == ["server stopped", "attempt saved"]
+
+
 def test_the_unit_leaves_what_isolation_needs():
     lines = (DEPLOY / "finery.service").read_text().splitlines()
     set_to = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))

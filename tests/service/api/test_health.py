@@ -188,6 +188,17 @@ def test_without_a_database_it_still_tells_that_and_the_disk(served, monkeypatch
     assert found["finery_database_up"].samples[0].value == 0
 
 
+def test_metrics_are_answered_without_a_database(served, monkeypatch):
+    def away(read):
+        raise Unavailable("away")
+
+    monkeypatch.setattr(served.store, "read", away)
+    answer = served.nobody.get("/metrics")
+    assert answer.status_code == 200
+    assert "finery_home_bytes" in answer.text
+    assert "finery_jobs{" not in answer.text
+
+
 def test_thousands_of_waiting_jobs_are_counted_by_the_database_and_not_by_us(served, monkeypatch):
     """A handful of statements whatever the queue holds, and no row of a job is read."""
     job = served.job()

@@ -24,7 +24,7 @@ def file(*rows):
 
 
 def told(*rows, **more):
-    return [(each.line, each.message) for each in examine(file(*rows), least=1, **more).mistakes]
+    return [(each.line, each.message) for each in examine(file(*rows), **more).mistakes]
 
 
 @pytest.mark.parametrize(("row", "shape"), [(CHAT, "chat"), (PREFERENCE, "preference"), (PROMPT, "prompt")])
@@ -134,9 +134,8 @@ def test_a_thousand_mistakes_are_told_as_twenty_and_a_number():
     assert report.sentence.splitlines()[-1] == "and 980 more"
 
 
-def test_too_few_rows_and_an_empty_file_are_mistakes():
-    assert examine(file(CHAT)).sentence == "the file has 1 examples, must have at least 10"
-    assert examine(io.BytesIO(b""), least=1).mistakes
+def test_a_file_without_rows_is_a_mistake():
+    assert examine(io.BytesIO(b"")).sentence == "the file has no examples, must have at least one"
 
 
 @given(
@@ -161,5 +160,5 @@ def test_too_few_rows_and_an_empty_file_are_mistakes():
 )
 def test_any_bytes_are_a_file_with_or_without_mistakes(rows):
     for shape in (None, "eval"):
-        report = examine(io.BytesIO(b"\n".join(rows)), shape, least=1)
+        report = examine(io.BytesIO(b"\n".join(rows)), shape)
         assert report.rows or report.mistakes
