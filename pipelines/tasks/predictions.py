@@ -26,7 +26,7 @@ from pipelines.core.presentation import Marked, Number, Part, Piece, Writing, Wr
 from pipelines.metrics.calibration import softmax
 from pipelines.metrics.statistics import RESAMPLES, corpus_intervals, intervals
 from pipelines.tasks.scored_examples import Columns, ScoredExamples, decision_columns, scored_decisions, scored_texts
-from pipelines.tasks.scoring import checked_logits, decide
+from pipelines.tasks.scoring import checked_logits, decide, graded
 from pipelines.tasks.text_to_text import AsText
 
 if TYPE_CHECKING:
@@ -271,13 +271,14 @@ class TextPredictions(SplitPredictions):
         assert self.labels is not None
         if isinstance(task, AsText):
             return intervals(score, np.asarray(self.texts, dtype=object), self.labels, seed, resamples)
-        return corpus_intervals(task.metrics, self.texts, self.labels, seed, resamples)
+        texts, references = graded(task, self.texts), graded(task, self.labels)
+        return corpus_intervals(task.metrics, texts, references, seed, resamples)
 
     def scored_examples(self, task: Task) -> ScoredExamples:
         references = [str(each) for each in np.asarray(self.labels)]
         texts = [str(each) for each in self.texts]
         if not isinstance(task, AsText):
-            return scored_texts(texts, references, texts, references, task.metrics)
+            return scored_texts(texts, references, graded(task, texts), graded(task, references), task.metrics)
         answers, labels, _ = task.read(texts, references)
         if not task.task.head.labels:
             error = np.abs(np.array(answers, dtype=np.float64) - np.array(labels, dtype=np.float64))

@@ -25,7 +25,18 @@ def score_texts(task: Task) -> Score:
     """The task's metrics as one function of the texts that were written (examples,) and the references (examples,)."""
     if isinstance(task, AsText):
         return partial(_score_answers, [_compute(metric) for metric in task.metrics], task)
-    return partial(_score_texts, [_compute(metric) for metric in task.metrics], task.name)
+    return partial(_score_texts, [_compute(metric) for metric in task.metrics], task)
+
+
+def graded(task: Task, texts: Any) -> Any:
+    """What of each text the task compares (examples,); all of it where the task picks nothing out. Raises DataError."""
+    choose = getattr(task, "graded", None)
+    if choose is None:
+        return texts
+    compared = choose([str(each) for each in texts])
+    if len(compared) != len(texts):
+        raise DataError(f"'{task.name}' has {len(compared)} answers for {len(texts)} texts; they must be as many")
+    return np.asarray(compared, dtype=object)
 
 
 def score_decisions(task: Task) -> Score:
@@ -52,14 +63,15 @@ def score_decisions(task: Task) -> Score:
 
 
 def _score_texts(
-    metrics: Sequence[Callable[..., dict[str, float]]], name: str, texts: Any, references: Any
+    metrics: Sequence[Callable[..., dict[str, float]]], task: Task, texts: Any, references: Any
 ) -> dict[str, float]:
     if len(texts) != len(references):
         raise DataError(
-            f"'{name}' has {len(texts)} written texts but {len(references)} references; they must be as many"
+            f"'{task.name}' has {len(texts)} written texts but {len(references)} references; they must be as many"
         )
     if len(references) == 0:
-        raise DataError(f"'{name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+        raise DataError(f"'{task.name}' has no example to score; choose a split with rows, or raise max_eval_samples")
+    texts, references = graded(task, texts), graded(task, references)
     return _merged(metric(texts, references) for metric in metrics)
 
 

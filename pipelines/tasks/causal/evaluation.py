@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.core.errors import DataError, ModelError
+from pipelines.core.errors import ModelError
 from pipelines.core.interfaces import IGNORED, Score, Task
 from pipelines.core.presentation import FormField, Part, Writing, Writings, field_of
 from pipelines.core.recipe import START, trained_by
@@ -32,7 +32,7 @@ from pipelines.tasks.evaluation import (
 )
 from pipelines.tasks.predictions import ALL, Intervals, Members, SplitPredictions, constant_text
 from pipelines.tasks.scored_examples import Columns, ScoredExamples, scored_texts
-from pipelines.tasks.scoring import score_texts
+from pipelines.tasks.scoring import graded, score_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,17 +179,8 @@ def _score(task: Task, answers: Any, references: Any) -> dict[str, float]:
     texts = answers.texts if isinstance(answers, ScoredCompletions) else answers
     scores: dict[str, float] = {}
     if texts is not None and task.metrics:
-        scores |= score_texts(task)(graded(task, texts), graded(task, references))
+        scores |= score_texts(task)(texts, references)
     return scores | (answers.tally.figures(completion_likelihood) if isinstance(answers, ScoredCompletions) else {})
-
-
-def graded(task: Task, texts: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
-    """What of each text the task compares (examples,). Raises DataError where nothing is found in any reference."""
-    choose: Any = getattr(task, "graded", list)
-    compared = choose([str(each) for each in texts])
-    if len(compared) != len(texts):
-        raise DataError(f"'{task.name}' has {len(compared)} answers for {len(texts)} texts; they must be as many")
-    return np.asarray(compared, dtype=object)
 
 
 class CausalEvaluation(TaskEvaluation):

@@ -25,9 +25,10 @@ from pipelines.core.results import read_scores
 from pipelines.data.chat_formats import Dialogue
 from pipelines.data.chat_templates import TEMPLATES
 from pipelines.metrics.perplexity import Tally, completion_likelihood
-from pipelines.tasks.causal.evaluation import CompletionPredictions, graded, likelihoods, score_completions
+from pipelines.tasks.causal.evaluation import CompletionPredictions, likelihoods, score_completions
 from pipelines.tasks.causal.task import Dialogues
 from pipelines.tasks.predictions import write_predictions
+from pipelines.tasks.scoring import graded
 from tests import tiny
 
 ROWS = [{"prompt": f"{tiny.TEXTS[at]}:", "completion": f" {tiny.TEXTS[at + 8]}"} for at in range(6)]

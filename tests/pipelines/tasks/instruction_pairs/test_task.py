@@ -1,9 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from pipelines.tasks.instruction_pairs.task import InstructionPairs
+from pipelines.tasks.predictions import TextPredictions
+from pipelines.tasks.scoring import score
 
 
 def block(folder, **keys):
@@ -25,3 +28,13 @@ def test_what_is_asked_becomes_the_source_and_the_answer_the_target(tmp_path):
 def test_plain_texts_ask_nothing(tmp_path):
     with pytest.raises(ValidationError, match="is text, which asks nothing"):
         block(tmp_path, format="text")
+
+
+def test_an_answer_pattern_picks_out_what_scores_intervals_and_worst_answers_compare(tmp_path):
+    task = block(tmp_path, validation="rows.jsonl", answer_pattern=r"is (\w+)").task("x")
+    rows = task.rows("validation")
+    rows.labels[:] = ["it is 5", "so it is x"]
+    written = TextPredictions("x", "validation", "", rows, np.array(["the sum is 5", "I say y"], dtype=object))
+    assert score(task)(written.answers, written.labels) == {"exact_match": 50.0}
+    assert written.intervals(task, score(task), 0)["exact_match"] == (0.0, 100.0)
+    assert written.scored_examples(task).wrong.tolist() == [False, True]
