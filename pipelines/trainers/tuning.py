@@ -58,7 +58,7 @@ def issues(stage: TrainingStage, recipe: Recipe, head: str, longest: int) -> Ite
                 f"the model's max_position_embeddings {positions}; lower one of the two"
             ),
         )
-    if stage.arguments.optim == "muon" and (stage.stage != "pretrain" or stage.tuner.adapts):
+    if stage.arguments.optim == "muon" and (stage.stage != "pretrain" or not stage.tuner.trains_all):
         what = f"the tuner {stage.tuner.name}" if stage.stage == "pretrain" else f"{stage.stage} stages"
         yield ("arguments", "optim"), f"is muon, which is for pretraining all weights and not for {what}; leave it out"
     if stage.arguments.per_device_train_batch_size == "auto" and stage.stage not in ("pretrain", "supervised"):

@@ -162,6 +162,10 @@ def test_a_stop_resumes_to_the_bit(context: Callable[..., Context]):
             "{stage: pretrain, datasets: [{path: builtin/python-docs}], tuner: lora, arguments: {optim: muon}}",
             "the tuner lora",
         ),
+        (
+            "{stage: pretrain, datasets: [{path: builtin/python-docs}], tuner: bitfit, arguments: {optim: muon}}",
+            "the tuner bitfit",
+        ),
     ],
 )
 def test_it_is_for_pretraining_all_weights(stage: str, what: str):
