@@ -221,7 +221,8 @@ def _meet(here: Hosts, folder: Path, about: dict[str, Any], processes: int) -> l
                     )
                 return everybody
         time.sleep(PAUSE)
-    missing = [str(number) for number in range(here.count) if number >= len(everybody) or not everybody[number]]
+    there = [(folder / f"ready-{number}.json").is_file() for number in range(here.count)]
+    missing = [str(number) for number, came in enumerate(there) if not came] or ["0"]  # the first host calls the others
     raise StageError(
         f"host {', '.join(missing)} did not come within {MEET_SECONDS:.0f} s: run `finery doctor --hosts` on every "
         f"host at the same time, with FINERY_WORLD={here.folder} on a file system that they share"

@@ -20,6 +20,7 @@ from pipelines.core.errors import DataError
 from pipelines.data import chat_formats, chat_templates
 from pipelines.data.chat_formats import Dialogue, Unreadable
 from pipelines.data.chat_templates import TemplateName, prompt_of
+from pipelines.data.licences import License
 from pipelines.data.references import DataPath
 from pipelines.data.sources import DataSource, check_columns, find
 
@@ -126,6 +127,8 @@ class Prompts(Block):
     chat_template: TemplateName | None = None
     """What joins messages. Default: the tokenizer's own; without one a `prompt` stays plain and messages are
     joined by `simple`."""
+    license: License = None
+    """Its licence as the Hub names it, for the cards of models that learnt from it. Default: what its own card says."""
 
     def content(self) -> str:
         """Content hash of what is read. Raises DataError."""

@@ -19,7 +19,7 @@ from pipelines.data.builtin import PREFIX
 from pipelines.data.licences import Licence, licence_of
 from pipelines.publishing import provenance
 
-DATASETS = ("datasets", "prompts")
+DATASETS = ("datasets", "prompts", "human", "passages")
 """Keys of a stage below which data sets are named by `path`."""
 SPLITS = ("train", "validation", "test")
 """Keys of a task whose texts name data."""

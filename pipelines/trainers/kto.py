@@ -16,6 +16,7 @@ from pipelines.core.errors import DataError
 from pipelines.core.recipe import Stage
 from pipelines.core.registry import TUNERS
 from pipelines.core.training_arguments import Accepts, NotNegative, Positive, Switch, TrainingArguments, choice
+from pipelines.tasks.preference.rows import LABELLED
 from pipelines.trainers import dpo_settings, model_selection, tuning
 from pipelines.trainers.preferences import PreferenceSubject, limits
 
@@ -109,17 +110,20 @@ class KTO(PreferenceSubject, Stage):
     def cost(self, planning: Planning) -> StagePlan:
         """Beside its own pass an answer costs those without gradient: the reference's, and for the KL the policy's
         and the reference's once more."""
-        pairs, arguments = self.known_rows(), self.arguments
+        rows, arguments = self.known_rows(), self.arguments
+        single = self.task is not None and self.resolved(self.id).format == LABELLED
         asked, divergence = not arguments.precompute_ref_log_probs, arguments.needs_divergence
         passes = {"of the reference": int(asked), "for the KL": int(divergence) * (1 + int(asked))}
         told = " and ".join(f"{count} {what}" for what, count in passes.items() if count)
-        note = "a pair is counted as two answers" + (
-            f", and an answer with passes without gradient: {told}" * bool(told)
-        )
+        note = (
+            "a row is counted as one answer"
+            if single
+            else f"a row is counted as a pair, so two answers, unless format: {LABELLED} says that it is one"
+        ) + f", and an answer with passes without gradient: {told}" * bool(told)
         return self.preference_cost(
             planning,
             tuning.planned_head(self, planning.recipe),
-            None if pairs is None else 2 * pairs,
+            None if rows is None else rows if single else 2 * rows,
             sequences=1,
             forwards=sum(passes.values()),
             copies=asked and not self.tuner.keeps_base,

@@ -71,7 +71,7 @@ class Reward(PreferenceSubject, Stage):
     """Ask for a distance of the scores where the rows say by how much an answer is better (`margin`, or two scores)."""
     soft_labels: bool = False
     """Learn how likely each chosen answer is the better one, where a judge has said so in the column `probability`,
-    instead of taking it for certain."""
+    instead of taking it for certain. Margins are left out then: they would shift what the probability asks for."""
     early_stopping_patience: int | None = Field(None, ge=1)
     """Evaluations without a better score after which training ends; needs `eval_strategy` and
     `load_best_model_at_end`."""
@@ -90,6 +90,8 @@ class Reward(PreferenceSubject, Stage):
                 ("arguments", "label_smoothing"),
                 "says how often preferences are wrong, which soft_labels says for each pair; leave one of the two out",
             )
+        if self.soft_labels and self.use_margins and "use_margins" in self.model_fields_set:
+            yield ("use_margins",), "is true, but soft_labels asks for a probability instead; leave one of the two out"
         yield from model_selection.issues(self.early_stopping_patience, self.arguments)
         if self.chat_template is not None and (words := recipe.model.words()) is not None and reads_pairs(words):
             yield ("chat_template",), f"{ONE_TEXT}; leave it out"

@@ -89,6 +89,8 @@ UNDIVIDED = "a model of the families rnn and cnn, which launch.profile {} does n
 
 def profile_issues(stage: TrainingStage, recipe: Recipe, profile: str) -> Iterable[ConfigIssue]:
     """Why a stage cannot run under a profile of `launch`, as far as the recipe tells; places relative to the stage."""
+    if profile in ("ddp", *DIVIDING) and getattr(stage, "rollouts", None) == "vllm":
+        yield ("rollouts",), f"is vllm, which is used on one process here; use the profile single instead of {profile}"
     if profile not in DIVIDING:
         return
     if _is_baseline(recipe.model.words() or {}):
@@ -127,8 +129,6 @@ def sharding_issues(stage: TrainingStage) -> Iterable[ConfigIssue]:
         yield ("gradient_conflicts",), f"compares whole gradients, which no process has under fsdp2{instead}"
     if stage.stage in ("grpo", "rloo"):
         yield ("stage",), f"is {stage.stage}, whose sampling by TRL gathers no divided weights{instead}"
-    if getattr(stage, "rollouts", None) == "vllm":
-        yield ("rollouts",), f"is vllm, which reads whole weights{instead}"
 
 
 def _zero_issues(stage: TrainingStage, profile: str) -> Iterable[ConfigIssue]:

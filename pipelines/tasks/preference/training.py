@@ -198,7 +198,8 @@ class PreferenceTraining(TaskTraining):
                     "it out, or add the column to every row"
                 )
             stops = stops_of(model)
-            examples = encode_scored_pairs(tokenizer, rows, reading, stops, subject.use_margins, subject.soft_labels)
+            margins = subject.use_margins and not subject.soft_labels
+            examples = encode_scored_pairs(tokenizer, rows, reading, stops, margins, subject.soft_labels)
             tell_pairs(context, tokenizer, examples, rows, reading.max_length)
             return examples, reading, tokenizer.chat_template
 

@@ -58,6 +58,14 @@ def test_a_host_that_does_not_come_is_named(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_later_host_names_those_that_did_not_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(network, "MEET_SECONDS", 0.5)
+    for name, value in {"WORLD": str(tmp_path), "HOSTS": "3", "HOST": "2", "ADDRESS": "127.0.0.1"}.items():
+        monkeypatch.setenv(f"FINERY_{name}", value)
+    with pytest.raises(StageError, match=r"host 0, 1 did not come within 0 s"):
+        network.answer({})
+
+
 @pytest.mark.long
 def test_two_hosts_meet_in_a_folder_and_measure(tmp_path):
     """Two processes of this machine stand for two hosts, by the same variables."""

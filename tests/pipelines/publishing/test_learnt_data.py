@@ -37,6 +37,26 @@ stages:
     assert rows(found)[2]["data"] == "`nyu-mll/glue` (mrpc)"
 
 
+def test_prompts_people_and_passages_are_data_too() -> None:
+    recipe = loads(
+        """name: t
+model: {checkpoint: ada/tiny}
+stages:
+  - stage: feedback
+    prompts: {path: ada/questions, license: mit}
+    judge: {name: rule, prefer: {name: length}}
+    human: {path: ada/people, license: cc0-1.0}
+  - {stage: evaluate, benchmarks: [squad], retrieval: {name: bm25, passages: {path: ada/passages, license: pddl}}}
+"""
+    )
+    found = data_of(recipe, recipe.stages, [])[1:]
+    assert [(each["path"], each["license"]) for each in found if each["stages"] != ["evaluate"]] == [
+        ("ada/questions", "mit"),
+        ("ada/people", "cc0-1.0"),
+    ]
+    assert ("ada/passages", "pddl") in [(each["path"], each["license"]) for each in found]
+
+
 def test_the_checkpoint_that_it_began_with_has_a_licence_too(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()

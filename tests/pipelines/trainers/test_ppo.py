@@ -19,6 +19,7 @@ from pipelines.core.errors import DataError, IncompatibleError, ModelError, Reci
 from pipelines.core.interfaces import Context, Head
 from pipelines.core.load import loads
 from pipelines.models import heads, opening
+from pipelines.trainers import tuning
 from pipelines.trainers.actor_critic import ActorCritic, saved_head
 from pipelines.trainers.ppo_settings import PPOArguments
 from tests import tiny
@@ -319,6 +320,14 @@ def test_a_reward_that_is_no_number_stops_the_stage(
 
 def test_what_the_machine_has_not_got_is_said_before_anything_loads(stage: Callable[..., Any]):
     assert "vllm is not installed" in stage(keys="rollouts: vllm").stages[0].unavailable_reason()
+    recipe = stage(keys="rollouts: vllm")
+    for profile in ("ddp", "fsdp2"):
+        issues = dict(tuning.profile_issues(recipe.stages[0], recipe, profile))
+        assert (
+            issues["rollouts",]
+            == f"is vllm, which is used on one process here; use the profile single instead of {profile}"
+        )
+    assert not list(tuning.profile_issues(recipe.stages[0], recipe, "single"))
     assert stage().stages[0].unavailable_reason() is None
 
 

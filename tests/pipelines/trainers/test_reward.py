@@ -279,18 +279,22 @@ def test_data_sets_of_its_own_and_bad_rows(folder, context, events):
 def test_soft_labels_need_a_probability_in_every_row_and_change_the_loss(folder, context):
     with pytest.raises(DataError, match="the rows have no column 'probability'"):
         run(folder, context, ", soft_labels: true", "max_steps: 1")
-    (folder / "train.jsonl").write_text("\n".join(json.dumps(row | {"probability": 0.8}) for row in ROWS[:24]))
-    recipe = loaded(folder, ", soft_labels: true, use_margins: false")
+    (folder / "train.jsonl").write_text(
+        "\n".join(json.dumps(row | {"probability": 0.8, "margin": 0.6}) for row in ROWS[:24])
+    )
+    recipe = loaded(folder, ", soft_labels: true")
     stage, model = recipe.stages[0], tiny.build("finery", HEAD, family="decoder").eval()
     lesson = training_of("preference").prepare(
         stage, None, context("soft", stage_id="reward", recipe=recipe), model, tiny.tokenizer(), 96
     )
     batch = lesson.collate([lesson.examples[at] for at in range(4)])
+    assert "margin" not in batch
     found = lesson.loss(model, batch)[0].item()
     del batch["probability"]
     assert found == pytest.approx(pair_loss(model, batch, smoothing=0.2)[0].item(), rel=1e-5)
     assert found != pytest.approx(pair_loss(model, batch)[0].item(), rel=1e-5)
     assert "leave one of the two out" in refused(folder, ", soft_labels: true", "label_smoothing: 0.1")
+    assert "use_margins: is true, but soft_labels" in refused(folder, ", soft_labels: true, use_margins: true")
 
 
 def test_what_cannot_be_is_refused_with_the_recipe(folder):
