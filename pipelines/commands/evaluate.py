@@ -28,6 +28,7 @@ from pipelines.core.registry import TASKS, nearest
 from pipelines.core.task_files import names_file
 from pipelines.evaluation.evaluate import Evaluate
 from pipelines.evaluation.official.glue import lines, possible, write_submission
+from pipelines.evaluation.outcomes import BASELINES
 from pipelines.tasks.benchmarks import read_file
 from pipelines.tasks.evaluation import SplitRequest, evaluation_of
 
@@ -113,7 +114,7 @@ def scored(models: Sequence[TrainedModel], request: EvaluateRequest) -> JSONObje
         context = context_of(models, recipe, stage, folder)
         stage.run(context)
         metrics, details = (json.loads((folder / name).read_text(encoding="utf-8")) for name in FILES[:2])
-        files = [] if request.out is None else sorted(str(path) for path in folder.iterdir() if path.is_file())
+        files = [] if request.out is None else sorted(str(path) for path in folder.rglob("*") if path.is_file())
     events = context.events
     assert isinstance(events, WarningLog)
     return {"metrics": metrics, "details": details, "warnings": events.warnings, "files": files}
@@ -127,7 +128,7 @@ def _folder(name: str) -> Path:
         [
             path.name
             for path in folder.iterdir()
-            if path.name not in FILES and path.suffix not in (".json", ".jsonl", ".parquet", ".zip")
+            if path.name not in (*FILES, BASELINES) and path.suffix not in (".json", ".jsonl", ".parquet", ".zip")
         ]
         if folder.is_dir()
         else []

@@ -27,6 +27,7 @@ class BidirectionalLM(Objective):
 
     name: Literal["bidirectional_lm"] = "bidirectional_lm"
     redraws: ClassVar[bool] = False
+    unaskable: ClassVar[str] = "names every word from both sides, which no prompt's likelihood follows from"
 
     @property
     def head(self) -> Head:

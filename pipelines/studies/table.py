@@ -84,6 +84,8 @@ class StudyRow:
     costs: dict[str, float] = field(default_factory=dict)
     """Means over the seeds."""
     is_reference: bool = False
+    reference_seeds: int | None = None
+    """Seeds of the reference, where the row is held against one."""
     examples: int = 0
     curve: Points = field(default_factory=list)
     """(step, mean training loss over the seeds)."""
@@ -136,8 +138,9 @@ class StudyRow:
 
     @property
     def lacks(self) -> list[str]:
-        """What is missing for a claim about this row: seeds, or a search of its values."""
+        """What is missing for a claim about this row: seeds, its own or the reference's, or a search of its values."""
         seeds = min((len(each.values) for each in self.figures.values()), default=0)
+        seeds = seeds if self.reference_seeds is None else min(seeds, self.reference_seeds)
         few = [] if seeds >= FEWEST_SEEDS else [f"{seeds} of {FEWEST_SEEDS} seeds"]
         return [*few, *([] if self.searched else ["no search of its settings"])]
 
@@ -305,6 +308,7 @@ def held_against(
     """Put the paired difference from the reference beside each metric."""
     if not reference:
         return
+    row.reference_seeds = len(reference)
     together = list(results) == list(reference)
     one, two = list(results.values()), list(reference.values())
     same = all(result.same_examples(two[0]) for result in [*one, *two])

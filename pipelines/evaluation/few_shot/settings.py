@@ -240,6 +240,8 @@ def mistakes(stage: Evaluate, recipe: Recipe) -> Iterator[ConfigIssue]:
     for key in ("datasets", "stride", "spans", "chat_template"):
         if key in stage.model_fields_set and getattr(stage, key) is not None:
             yield (key,), "is not for zero- and few-shot questions; leave it out, or use another evaluate stage"
+    if stage.mixed_precision != "no":
+        yield ("mixed_precision",), "is bf16, but zero- and few-shot questions are asked in float32; leave it out"
     if stage.benchmarks is None:
         yield ("benchmarks",), "is missing: few_shot asks a model about tasks that it was not trained on, so name them"
         return
@@ -337,5 +339,8 @@ def _kind(subject: Any) -> str:
 
 
 def _writes(subject: Any) -> bool:
-    """Whether what was learnt are texts, so that the model is a language model still."""
-    return subject is not None and bool(TASK_KINDS.load(_kind(subject)).writes())
+    """Whether what was learnt are texts, from left to right, so that the model is a language model still."""
+    objective: Any = getattr(subject, "objective", None)
+    if subject is None or (objective is not None and objective.unaskable):
+        return False
+    return bool(TASK_KINDS.load(_kind(subject)).writes())

@@ -34,8 +34,21 @@ from pipelines.metrics.base import load_metric
 from pipelines.tasks.evaluation import plain
 
 PREFIX = "glue/"
+OFFICIAL = ("gold_label", "Quality", "score", "is_duplicate")
+"""What GLUE's own TSV files of MNLI, MRPC, STS-B and QQP call the label."""
 LEAST, MOST = 0.0, 5.0
 """Between what the similarities of STS-B lie."""
+
+
+def _with_labels(references: Path) -> dict[str, list[Any]]:
+    """The columns of a file of references, the label under that name. Raises CommandError."""
+    columns = columns_of(references, ())
+    official = next((name for name in OFFICIAL if name in columns), None)
+    return (
+        columns_of(references, ("label",))
+        if official is None or "label" in columns
+        else {**columns, "label": columns[official]}
+    )
 
 
 def score_glue(name: str, predictions: Path, references: Path) -> dict[str, float]:
@@ -44,7 +57,7 @@ def score_glue(name: str, predictions: Path, references: Path) -> dict[str, floa
     if name not in tasks:
         raise CommandError(f"unknown task '{name}'.{nearest(name, tasks)} Available: {', '.join(tasks)}")
     task = TASKS.load(name)
-    predicted, true = columns_of(predictions, ("index", "prediction")), columns_of(references, ("label",))
+    predicted, true = columns_of(predictions, ("index", "prediction")), _with_labels(references)
     predicted_rows = [_row(cell, predictions, at) for at, cell in enumerate(predicted["index"], start=1)]
     once_each(predicted_rows, predictions, "index")
     names = _row_names(true, references, set(predicted_rows))

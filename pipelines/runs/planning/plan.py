@@ -304,7 +304,8 @@ class Planner:
         passes = (3 if adapter is None else adapter.passes(counts["total"])) + recomputed
         passes += example.forwards - example.spares(accumulated)
         repeated = sequences or 0
-        if example.frozen_once and adapter is not None and not adapter.reaches_body and examples is not None:
+        once = example.frozen_once and example.sequences == 1 and not both  # what `compute_once` keeps
+        if once and adapter is not None and not adapter.reaches_body and examples is not None:
             repeated = min(repeated, examples)  # only the head learns, and the body is asked once for each row
         passes -= 0 if not sequences else 1 - repeated / sequences
         flops = round(forward * passes)

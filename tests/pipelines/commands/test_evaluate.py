@@ -9,7 +9,7 @@ import zipfile
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.commands.evaluate import answer
+from pipelines.commands.evaluate import _folder, answer
 from pipelines.core.errors import CommandError, ModelError
 from tests.finished_run import finished, inside
 
@@ -53,6 +53,15 @@ def test_a_run_scores_as_its_evaluate_stage_did(tmp_path):
         "glue/qnli",
         "glue/wnli",
     ]
+
+
+def test_a_folder_with_scores_of_before_is_taken_and_another_is_not(tmp_path):
+    (tmp_path / "baselines").mkdir()
+    (tmp_path / "metrics.json").write_text("{}")
+    assert _folder(str(tmp_path)) == tmp_path
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(CommandError, match=r"holds something else \(mine.txt\)"):
+        _folder(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["published", f"{RUN}/stages/01-para"])

@@ -69,7 +69,16 @@ def test_a_difference_is_claimed_only_outside_the_noise_and_after_a_search(low, 
     row = lora(low, high)
     row.searched = searched
     row.figures["accuracy"] = replace(row.figures["accuracy"], values=(0.78, 0.79, 0.80))
+    row.reference_seeds = 3
     assert sentence(row, "full") == said
+
+
+def test_a_reference_with_too_few_seeds_decides_nothing():
+    row = lora(-0.03, -0.01)
+    row.searched, row.reference_seeds = True, 2
+    row.figures["accuracy"] = replace(row.figures["accuracy"], values=(0.78, 0.79, 0.80))
+    assert sentence(row, "full").startswith("lora: worse than full,")
+    assert sentence(row, "full").endswith("No claim: 2 of 3 seeds.")
 
 
 def test_rows_without_a_result_stand_with_their_benchmark():

@@ -66,6 +66,10 @@ def test_the_scores_of_every_key_are_known_before_a_run():
             "a benchmark that is not asked",
         ),
         ("benchmarks: [glue/sst2], datasets: [{path: english_novels}], few_shot: {}", "use another evaluate stage"),
+        (
+            "benchmarks: [glue/sst2], mixed_precision: bf16, few_shot: {}",
+            "mixed_precision: is bf16, but zero- and few-shot",
+        ),
         ("benchmarks: [glue/sst2], from: head, few_shot: {}", "leaves no language model; name a pretrain stage"),
         (
             "benchmarks: [mine], tasks: {mine: {kind: instruction_pairs, train: alpaca, format: alpaca}}, few_shot: {}",
@@ -92,9 +96,34 @@ def test_models_that_cannot_answer_are_refused(objective, preset, benchmark, sen
     assert sentence in str(refused.value)
 
 
-def test_a_model_of_replaced_tokens_is_refused_with_the_reason_where_it_is_named():
-    with pytest.raises(RecipeError, match="names none; ask another model"):
-        recipe("benchmarks: [glue/sst2], from: pretrain, few_shot: {}", "replaced_token_detection", "bert-tiny")
+@pytest.mark.parametrize(
+    ("objective", "preset", "sentence"),
+    [
+        ("replaced_token_detection", "bert-tiny", "names none; ask another model"),
+        (
+            "bidirectional_lm",
+            "{family: rnn, stack: encoder, separate_directions: true}",
+            "from both sides, which no prompt",
+        ),
+    ],
+)
+def test_a_model_that_gives_no_likelihood_is_refused_with_the_reason_where_it_is_named(objective, preset, sentence):
+    with pytest.raises(RecipeError, match=sentence):
+        loads(
+            RECIPE.replace("STAGE", "benchmarks: [glue/sst2], from: pretrain, few_shot: {}")
+            .replace("OBJECTIVE", objective)
+            .replace("{preset: PRESET}", preset if preset.startswith("{") else f"{{preset: {preset}}}")
+        )
+
+
+def test_a_model_that_learnt_to_write_all_words_at_once_is_no_language_model():
+    masks = "{preset: transformer-tiny, bidirectional_decoder: true, length_prediction: true}"
+    with pytest.raises(RecipeError, match="leaves no language model"):
+        loads(
+            f"name: t\nmodel: {{architecture: {masks}}}\nstages:\n"
+            "  - {stage: supervised, id: write, task: multi30k/en-de, objective: mask_predict}\n"
+            "  - {stage: evaluate, from: write, benchmarks: [glue/sst2], few_shot: {}}\n"
+        )
 
 
 def test_without_any_model_there_is_nobody_to_ask():

@@ -80,6 +80,13 @@ def test_references_may_be_a_tsv_with_words_and_quotes(tmp_path):
     assert found == {"accuracy": 0.5, "total": 2}
 
 
+def test_references_may_be_those_that_glue_gives_away(tmp_path):
+    references = tmp_path / "dev_matched.tsv"
+    references.write_text("index\tsentence1\tlabel1\tgold_label\n0\ta\tneutral\tentailment\n1\tb\tneutral\tneutral\n")
+    predictions = tsv(tmp_path / "p.tsv", [(0, "entailment"), (1, "contradiction")])
+    assert score_glue("glue/mnli", predictions, references)["accuracy"] == 0.5
+
+
 def test_rows_are_called_by_idx_where_the_predictions_are(tmp_path):
     """MRPC's validation rows keep their numbers in the whole corpus: 9, 18, 25, …"""
     references = parquet(tmp_path / "r.parquet", label=[1, 0, 1], idx=[9, 18, 25])

@@ -203,6 +203,14 @@ def test_a_frozen_body_is_asked_once_for_each_row(folder):
     assert step.flops * ROWS == pytest.approx(once.flops * 8)  # of a step of eight rows all are new
 
 
+def test_a_frozen_body_of_two_stacks_is_asked_in_every_step(folder):
+    frozen = ["model.architecture={preset: t5-tiny}", "stages.tuned.tuner=last_layer"]
+    text = RECIPE.replace(PRETRAIN, "")
+    once = planned(folder, *frozen, "stages.tuned.arguments.num_train_epochs=1", text=text).stages[0]
+    twice = planned(folder, *frozen, "stages.tuned.arguments.num_train_epochs=2", text=text).stages[0]
+    assert twice.flops == 2 * once.flops
+
+
 def test_a_given_rate_replaces_the_assumed_one(folder):
     found = planned(folder, flops_per_second=5e9)
     assert found.rate == "as given"
