@@ -117,7 +117,7 @@ SAMPLING = "prompts: {path: builtin/python-docs, text: text}, reward: {name: pat
         ),
         (f"stage: grpo, {SAMPLING}", "stage: is grpo, whose sampling by TRL gathers no divided weights"),
         (f"stage: rloo, {SAMPLING}", "stage: is rloo, whose sampling by TRL gathers no divided weights"),
-        (f"stage: ppo, {SAMPLING}, rollouts: vllm", "rollouts: is vllm, which reads whole weights"),
+        (f"stage: ppo, {SAMPLING}, rollouts: vllm", "rollouts: is vllm, which is used on one process here"),
     ],
 )
 def test_a_stage_that_needs_whole_weights_or_gradients_is_refused_once(last: str, mistake: str) -> None:
