@@ -45,6 +45,8 @@ def test_an_internal_error_is_tried_again_as_often_as_the_job_allows_with_longer
     assert (first.not_before, second.not_before) == (110.0, 120.0)
     assert first.counts
     assert ending(replace(JOB, request=replace(JOB.request, max_retries=0))).move is Move.FAIL
+    often = replace(JOB, request=replace(JOB.request, max_retries=20))
+    assert [ending(replace(often, retries=count)).move for count in (19, 20)] == [Move.STOPPED, Move.FAIL]
 
 
 def test_a_lost_host_costs_the_job_no_try_but_not_for_ever():

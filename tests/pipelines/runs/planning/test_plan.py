@@ -288,6 +288,19 @@ def test_a_policy_whose_dropout_is_off_is_counted_without_it(folder):
     assert found["disable_dropout: false", "0.0"] == found["disable_dropout: true", "0.0"]
 
 
+def test_single_answers_of_kto_are_counted_once_and_pairs_twice(folder):
+    (folder / "answers.jsonl").write_text('{"prompt": "a", "completion": "b", "label": true}\n' * 40)
+    task = "{kind: preference, train: answers.jsonl%s}"
+    kto = "  - {stage: kto, task: %s, max_length: 64, arguments: {global_batch_size: 8, num_train_epochs: 1}}\n"
+    text = RECIPE[: RECIPE.index("  - stage: supervised")].replace("bert-tiny, position: sinusoidal", "gpt-tiny")
+    text = text.replace("datasets:", "objective: causal_lm\n    datasets:", 1)
+    steps = [
+        planned(folder, text=text + kto % (task % said)).stages[1].steps
+        for said in ("", ", format: prompt_completion_label")
+    ]
+    assert steps == [9, 5]  # of the 36 rows that are not held out
+
+
 def test_a_gpu_is_one_process_each_and_keeps_no_attention_scores(folder):
     recipe = loads(RECIPE, folder=folder)
     found = plan(recipe, device=gpu("NVIDIA H100 80GB HBM3", 4))
