@@ -96,7 +96,7 @@ def columns_of(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:
         raise CommandError(
             f"{path} has no column '{missing[0]}'; it needs {', '.join(wanted)}, and has {', '.join(columns) or 'none'}"
         )
-    if not next(iter(columns.values())):
+    if not next(iter(columns.values()), ()):
         raise CommandError(f"{path} holds no rows; give a file with data in it")
     return columns
 

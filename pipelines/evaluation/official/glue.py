@@ -43,12 +43,10 @@ LEAST, MOST = 0.0, 5.0
 def _with_labels(references: Path) -> dict[str, list[Any]]:
     """The columns of a file of references, the label under that name. Raises CommandError."""
     columns = columns_of(references, ())
+    if "label" in columns:
+        return columns
     official = next((name for name in OFFICIAL if name in columns), None)
-    return (
-        columns_of(references, ("label",))
-        if official is None or "label" in columns
-        else {**columns, "label": columns[official]}
-    )
+    return columns_of(references, ("label",)) if official is None else {**columns, "label": columns[official]}
 
 
 def score_glue(name: str, predictions: Path, references: Path) -> dict[str, float]:
